@@ -3,14 +3,22 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use steadfast::sim::{Answer, Dialect, End, Fault, FaultPlan, How, SimProvider};
+use serde_json::json;
+use steadfast::sim::Dialect;
 use steadfast_tests::gateway::{
-    Rig, ask,
+    Rig, RigBuilder, ask,
     http::{HttpRequest, poll_until, within},
     http2::{self, Http2},
-    path, provider, question,
+    path, question,
     wire_answer::WireAnswer,
 };
 use tokio::{
@@ -20,37 +28,130 @@ use tokio::{
     time::Instant,
 };
 
-/// Longer than all the buffers between a provider and a caller take.
-const PIECES: usize = 400;
+/// The text of one event.
 const PIECE: usize = 16 * 1024;
+/// Longer than all the buffers between a provider and a caller take.
+const LONG: usize = 400;
 
-fn long_answer() -> Answer {
-    Answer::text("0123456789abcdef".repeat(PIECES * PIECE / 16)).in_chunks_of(PIECE)
+/// A provider of one kind of answer, that is held by whoever does not read it.
+#[derive(Clone)]
+struct Source {
+    addr: SocketAddr,
+    pieces: usize,
+    /// Calls it has received, and those whose connections are open.
+    asked: Arc<AtomicUsize>,
+    open: Arc<AtomicUsize>,
 }
 
-/// A provider that sends most of a long answer, and then nothing.
-fn endless() -> SimProvider {
-    let stalls = FaultPlan::always(Fault::break_after(PIECES - 1, How::Stall));
-    provider(Dialect::OpenAi).respond(|_| Some(long_answer())).with_faults(stalls).build()
+impl Source {
+    /// Answers have so many pieces, all in one where a call does not stream.
+    async fn start(pieces: usize) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_send_buffer_size(64 * 1024).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1_024).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let source = Self { addr, pieces, asked: Arc::default(), open: Arc::default() };
+        let source_of_all = source.clone();
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let source = source_of_all.clone();
+                tokio::spawn(async move { source.serve(connection).await });
+            }
+        });
+        source
+    }
+
+    async fn serve(&self, mut connection: TcpStream) {
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            if connection.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let streams = String::from_utf8_lossy(&request).contains("\"stream\":true");
+        let _ = if streams {
+            self.events(&mut connection).await
+        } else {
+            self.whole(&mut connection).await
+        };
+        // It fails when the other side has gone.
+        let _ = connection.shutdown().await;
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn events(&self, connection: &mut TcpStream) -> std::io::Result<()> {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        connection.write_all(head.as_bytes()).await?;
+        let event = |delta, finish: Option<&str>| {
+            let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
+            let id = json!({
+                "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o",
+                "choices": choices,
+            });
+            format!("data: {id}\n\n")
+        };
+        let piece = event(json!({"content": "x".repeat(PIECE)}), None);
+        for _ in 0..self.pieces {
+            connection.write_all(piece.as_bytes()).await?;
+        }
+        let end = event(json!({}), Some("stop")) + "data: [DONE]\n\n";
+        connection.write_all(end.as_bytes()).await
+    }
+
+    async fn whole(&self, connection: &mut TcpStream) -> std::io::Result<()> {
+        let message = json!({"role": "assistant", "content": "x".repeat(PIECE * self.pieces)});
+        let body = json!({
+            "id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4o",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        });
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all(head.as_bytes()).await?;
+        connection.write_all(body.as_bytes()).await
+    }
+
+    /// The gateway in front of it, with these lines of `[server]` and further sections.
+    async fn rig(&self, server: &str, more: &str) -> Rig {
+        self.builder(server, more).start().await
+    }
+
+    fn builder(&self, server: &str, more: &str) -> RigBuilder {
+        let provider = format!(
+            "{more}\n[[providers]]\nname = \"source\"\ndialect = \"openai\"\n\
+             base_url = \"http://{}/v1\"\n",
+            self.addr
+        );
+        Rig::builder().server(&format!("auth = \"none\"\n{server}")).config(&provider)
+    }
+
+    /// Waits until so many calls have come, and none of them holds a connection any more.
+    async fn until_free(&self, calls: usize) {
+        poll_until("the provider's connections are closed", || async {
+            let asked = self.asked.load(Ordering::SeqCst);
+            asked == calls && self.open.load(Ordering::SeqCst) == 0
+        })
+        .await;
+    }
 }
 
-fn whole() -> SimProvider {
-    provider(Dialect::OpenAi).respond(|_| Some(long_answer())).build()
-}
-
-/// A question whose answer may be of any length.
-fn long_question(stream: bool) -> String {
-    let mut body = question(Dialect::OpenAi, "gpt-4o", stream);
-    body.as_object_mut().unwrap().remove("max_tokens").unwrap();
-    body.to_string()
-}
+/// More than any caller waits for.
+const ENDLESS: usize = usize::MAX;
+const ONE_SECOND: &str = "send_timeout_s = 1";
 
 /// Asks over HTTP/1 from a socket that takes little, and reads nothing.
 async fn ask_unread(addr: SocketAddr, stream: bool) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
     let mut connection = within(socket.connect(addr)).await.unwrap();
-    let body = long_question(stream);
+    let body = question(Dialect::OpenAi, "gpt-4o", stream).to_string();
     let path = path(Dialect::OpenAi, "gpt-4o", stream);
     let length = body.len();
     let head = format!("POST {path} HTTP/1.1\r\nhost: {addr}\r\ncontent-length: {length}\r\n\r\n");
@@ -84,18 +185,20 @@ fn cancelled(times: usize) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_callers_that_do_not_read_free_their_providers_at_the_deadline() {
     const CALLERS: usize = 100;
-    let rig =
-        Rig::builder().provider(endless()).config("[timeout]\npipeline_ms = 6000\n").start().await;
+    let source = Source::start(ENDLESS).await;
+    let builder = source.builder("", "[timeout]\npipeline_ms = 8000");
+    let rig = builder.send_buffer(64 * 1024).start().await;
     let began = Instant::now();
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         callers.spawn(ask_unread(rig.addr, true));
     }
     let connections = callers.join_all().await;
-    let entries = within(rig.sims[0].provider().journal().wait_ended(CALLERS)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(source.open.load(Ordering::SeqCst), CALLERS);
+    source.until_free(CALLERS).await;
     let took = began.elapsed();
-    assert!(entries.iter().all(|entry| entry.end == End::Dropped), "the provider is left");
-    assert!((6..12).contains(&took.as_secs()), "at the deadline: {took:?}");
+    assert!((8..13).contains(&took.as_secs()), "at the deadline: {took:?}");
     until_nothing_is_under_way(&rig).await;
     assert!(metrics(&rig).await.contains(&cancelled(CALLERS)), "{}", metrics(&rig).await);
     for connection in connections {
@@ -105,16 +208,13 @@ async fn a_hundred_callers_that_do_not_read_free_their_providers_at_the_deadline
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_takes_no_byte_for_the_send_timeout_is_given_up() {
-    for stream in [true, false] {
-        let sim = if stream { endless() } else { whole() };
-        let server = "auth = \"none\"\nsend_timeout_s = 1";
-        let rig = Rig::builder().provider(sim).server(server).start().await;
+    for (stream, pieces) in [(true, ENDLESS), (false, LONG)] {
+        let source = Source::start(pieces).await;
+        let rig = source.rig(ONE_SECOND, "").await;
         let connection = ask_unread(rig.addr, stream).await;
-        let entries = within(rig.sims[0].provider().journal().wait_ended(1)).await;
-        let end = if stream { End::Dropped } else { End::Complete };
-        assert_eq!(entries[0].end, end);
+        source.until_free(1).await;
         until_nothing_is_under_way(&rig).await;
-        // Of a whole answer, what the server has is still there for the time.
+        // Of a whole answer the server has all that is left.
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(is_reset(connection).await, "stream {stream}");
     }
@@ -122,52 +222,49 @@ async fn a_caller_that_takes_no_byte_for_the_send_timeout_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_caller_gets_every_byte() {
-    let server = "auth = \"none\"\nsend_timeout_s = 1";
-    let rig = Rig::builder().provider(whole()).server(server).start().await;
+    let source = Source::start(LONG).await;
+    let rig = source.rig("send_timeout_s = 2", "").await;
     let mut connection = ask_unread(rig.addr, true).await;
     let (mut all, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
-    for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+    // Less than makes the gateway's socket writable.
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(600)).await;
         let read = within(connection.read(&mut piece)).await.unwrap();
         all.extend_from_slice(&piece[..read]);
     }
-    // Its end is not that of the connection.
     while !all.ends_with(b"\r\n0\r\n\r\n") {
         let read = within(connection.read(&mut piece)).await.unwrap();
         assert!(read > 0, "cut after {} bytes", all.len());
         all.extend_from_slice(&piece[..read]);
     }
-    assert!(all.len() > PIECES * PIECE);
-    assert_eq!(rig.last().end, End::Complete);
+    assert!(all.len() > LONG * PIECE, "{} bytes", all.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_is_reset_and_the_others_of_its_connection_live() {
-    let server = "auth = \"none\"\nsend_timeout_s = 1";
-    let rig = Rig::builder().provider(whole()).server(server).start().await;
-    let client = Http2::connect(rig.addr, 32 * 1024).await;
-    let request = ask(Dialect::OpenAi, "gpt-4o", true).body(long_question(true));
+    const WINDOW: u32 = 32 * 1024;
+    let source = Source::start(LONG).await;
+    let rig = source.rig(ONE_SECOND, "").await;
+    let client = Http2::connect(rig.addr, WINDOW).await;
+    let request = ask(Dialect::OpenAi, "gpt-4o", true);
     let unread = client.open(&request).await;
-    let journal = rig.sims[0].provider().journal();
-    within(journal.wait_for(1)).await;
     let mut others = JoinSet::new();
-    for n in 0..8 {
+    for n in 0..4 {
         let body = client.open(&request).await.into_body();
         others.spawn(async move {
-            // Slower than the other one's time, some of them.
-            tokio::time::sleep(Duration::from_millis(100 * n)).await;
+            tokio::time::sleep(Duration::from_millis(200 * n)).await;
             http2::rest(body).await
         });
     }
-    within(journal.wait_ended(1)).await;
     for (bytes, ended) in others.join_all().await {
         assert!(ended, "after {} bytes", bytes.len());
-        assert_eq!(WireAnswer::stream(Dialect::OpenAi, &bytes).text.len(), PIECES * PIECE);
+        assert_eq!(WireAnswer::stream(Dialect::OpenAi, &bytes).text.len(), LONG * PIECE);
     }
+    source.until_free(5).await;
     let (bytes, ended) = http2::rest(unread.into_body()).await;
-    assert!(!ended && bytes.len() <= 32 * 1024, "reset after {} bytes", bytes.len());
+    assert!(!ended && bytes.len() <= WINDOW as usize, "reset after {} bytes", bytes.len());
     let (bytes, ended) = http2::rest(client.open(&request).await.into_body()).await;
-    assert!(ended && bytes.len() > PIECES * PIECE, "a new stream on the same connection");
+    assert!(ended && bytes.len() > LONG * PIECE, "a new stream of the same connection");
     until_nothing_is_under_way(&rig).await;
     assert!(metrics(&rig).await.contains(&cancelled(1)), "{}", metrics(&rig).await);
     assert!(!client.connection.is_finished());
@@ -175,29 +272,23 @@ async fn a_stream_that_is_not_read_is_reset_and_the_others_of_its_connection_liv
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_with_a_window_of_nothing_are_reset() {
-    for stream in [true, false] {
-        for config in ["", "[timeout]\npipeline_ms = 1500\n"] {
-            let server = if config.is_empty() {
-                "auth = \"none\"\nsend_timeout_s = 1"
-            } else {
-                "auth = \"none\""
-            };
-            // A whole answer has no provider any more.
-            if !stream && !config.is_empty() {
-                continue;
-            }
-            let sim = if stream { endless() } else { whole() };
-            let rig = Rig::builder().provider(sim).server(server).config(config).start().await;
-            let client = Http2::connect(rig.addr, 0).await;
-            let began = Instant::now();
-            let request = ask(Dialect::OpenAi, "gpt-4o", stream).body(long_question(stream));
-            let reply = client.open(&request).await;
-            let (bytes, ended) = http2::rest(reply.into_body()).await;
-            assert!(!ended && bytes.is_empty(), "stream {stream}: reset");
-            assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-            within(rig.sims[0].provider().journal().wait_ended(1)).await;
-            until_nothing_is_under_way(&rig).await;
-            assert!(!client.connection.is_finished());
-        }
+    for (stream, server, more) in [
+        (true, ONE_SECOND, ""),
+        (false, ONE_SECOND, ""),
+        (true, "", "[timeout]\npipeline_ms = 1000"),
+    ] {
+        let source = Source::start(if stream { ENDLESS } else { LONG }).await;
+        let rig = source.rig(server, more).await;
+        let client = Http2::connect(rig.addr, 0).await;
+        let began = Instant::now();
+        let reply = client.open(&ask(Dialect::OpenAi, "gpt-4o", stream)).await;
+        assert_eq!(reply.status(), 200);
+        let (bytes, ended) = http2::rest(reply.into_body()).await;
+        let took = began.elapsed();
+        assert!(!ended && bytes.is_empty(), "stream {stream} {server}{more}");
+        assert!((1..6).contains(&took.as_secs()), "stream {stream} {server}{more}: {took:?}");
+        source.until_free(1).await;
+        until_nothing_is_under_way(&rig).await;
+        assert!(!client.connection.is_finished());
     }
 }
