@@ -45,7 +45,7 @@ struct Source {
 
 impl Source {
     /// Answers have so many pieces, all in one where a call does not stream.
-    async fn start(pieces: usize) -> Self {
+    fn start(pieces: usize) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_send_buffer_size(64 * 1024).unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -185,7 +185,7 @@ fn cancelled(times: usize) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_callers_that_do_not_read_free_their_providers_at_the_deadline() {
     const CALLERS: usize = 100;
-    let source = Source::start(ENDLESS).await;
+    let source = Source::start(ENDLESS);
     let builder = source.builder("", "[timeout]\npipeline_ms = 8000");
     let rig = builder.send_buffer(64 * 1024).start().await;
     let began = Instant::now();
@@ -209,7 +209,7 @@ async fn a_hundred_callers_that_do_not_read_free_their_providers_at_the_deadline
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_takes_no_byte_for_the_send_timeout_is_given_up() {
     for (stream, pieces) in [(true, ENDLESS), (false, LONG)] {
-        let source = Source::start(pieces).await;
+        let source = Source::start(pieces);
         let rig = source.rig(ONE_SECOND, "").await;
         let connection = ask_unread(rig.addr, stream).await;
         source.until_free(1).await;
@@ -222,7 +222,7 @@ async fn a_caller_that_takes_no_byte_for_the_send_timeout_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_caller_gets_every_byte() {
-    let source = Source::start(LONG).await;
+    let source = Source::start(LONG);
     let rig = source.rig("send_timeout_s = 2", "").await;
     let mut connection = ask_unread(rig.addr, true).await;
     let (mut all, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
@@ -243,7 +243,7 @@ async fn a_slow_caller_gets_every_byte() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_is_reset_and_the_others_of_its_connection_live() {
     const WINDOW: u32 = 32 * 1024;
-    let source = Source::start(LONG).await;
+    let source = Source::start(LONG);
     let rig = source.rig(ONE_SECOND, "").await;
     let client = Http2::connect(rig.addr, WINDOW).await;
     let request = ask(Dialect::OpenAi, "gpt-4o", true);
@@ -277,7 +277,7 @@ async fn streams_with_a_window_of_nothing_are_reset() {
         (false, ONE_SECOND, ""),
         (true, "", "[timeout]\npipeline_ms = 1000"),
     ] {
-        let source = Source::start(if stream { ENDLESS } else { LONG }).await;
+        let source = Source::start(if stream { ENDLESS } else { LONG });
         let rig = source.rig(server, more).await;
         let client = Http2::connect(rig.addr, 0).await;
         let began = Instant::now();

@@ -110,8 +110,8 @@ pub struct ServerConfig {
     /// second.
     #[serde(rename = "send_timeout_s", with = "Seconds")]
     pub send_timeout: Duration,
-    /// How long a connection is kept without a request. 75 s, longer than callers keep theirs by default, so
-    /// that none sends on one that is being closed.
+    /// How long a connection is kept without a request. 75 s, as nginx has it; with HTTP/2 a
+    /// GOAWAY comes first.
     #[serde(rename = "idle_timeout_s", with = "Seconds")]
     pub idle_timeout: Duration,
     /// How old a connection may become, give or take a tenth; then it is closed at its next pause, so that

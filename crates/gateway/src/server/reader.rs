@@ -238,9 +238,9 @@ pub(super) struct ReadBody {
 }
 
 impl ReadBody {
-    /// As much of `bytes` as is given out at once.
+    /// As much of `bytes` as a stream of HTTP/2 is given at once.
     fn piece(&mut self, mut bytes: Bytes) -> Bytes {
-        if self.pieces && bytes.len() > PIECE {
+        if bytes.len() > PIECE {
             self.rest = bytes.split_off(PIECE);
         }
         bytes
@@ -264,6 +264,9 @@ impl http_body::Body for ReadBody {
         };
         let state = if matches!(polled, Poll::Ready(Some(_))) { BEHIND } else { CAUGHT_UP };
         this.active.0.state.store(state, Ordering::Relaxed);
+        if !this.pieces {
+            return polled;
+        }
         polled.map_ok(|frame| match frame.into_data() {
             Ok(bytes) => Frame::data(this.piece(bytes)),
             Err(frame) => frame,
@@ -345,4 +348,92 @@ async fn while_read<F: Future<Output = ()>>(stream: F, reader: Arc<Reader>, limi
         }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn reader() -> Arc<Reader> {
+        Arc::new(Reader::new(Arc::new(Activity::new(Instant::now()))))
+    }
+
+    /// A stream that has given out a piece of a long body, and waits for ever to send it.
+    async fn blocked(mut body: ReadBody) {
+        assert!(body.frame().await.is_some());
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_nobody_reads_ends_by_the_earlier_of_its_times() {
+        for (deadline, ends) in [(None, 60), (Some(600), 60), (Some(8), 9), (Some(60), 60)] {
+            let (began, reader) = (Instant::now(), reader());
+            if let Some(deadline) = deadline {
+                reader.ends_at(began + Duration::from_secs(deadline));
+            }
+            let body = Active::new(reader.clone()).answer(Body::from("a piece"), true);
+            while_read(blocked(body), reader.clone(), LIMIT).await;
+            assert_eq!(began.elapsed().as_secs(), ends, "deadline {deadline:?}");
+            assert!(reader.is_unread() && !reader.connection.is_unread());
+            assert_eq!(reader.connection.idle_since(), Some(Instant::now()), "the answer is gone");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_read_has_all_the_time_it_takes() {
+        let (began, reader) = (Instant::now(), reader());
+        let mut body = Active::new(reader.clone()).answer(Body::from(vec![0; 10 * PIECE]), true);
+        let read = async move {
+            while body.frame().await.is_some() {
+                tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
+                // The provider has no more for now, and its caller waits.
+                body.active.0.state.store(CAUGHT_UP, Ordering::Relaxed);
+                tokio::time::sleep(10 * LIMIT).await;
+            }
+        };
+        reader.ends_at(began + 100 * LIMIT);
+        while_read(read, reader.clone(), LIMIT).await;
+        assert!(!reader.is_unread() && began.elapsed() > 100 * LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_request_is_when_a_connection_becomes_idle() {
+        let activity = Arc::new(Activity::new(Instant::now()));
+        let reader = Arc::new(Reader::new(activity.clone()));
+        activity.received();
+        assert!(activity.in_head());
+        let (first, second) = (Active::new(reader.clone()), Active::new(reader));
+        assert!(!activity.in_head() && activity.idle_since().is_none());
+        tokio::time::advance(LIMIT).await;
+        drop(first);
+        assert_eq!(activity.idle_since(), None);
+        activity.set_blocked(true);
+        drop(second);
+        assert_eq!(activity.idle_since(), None, "its answer is still on its way");
+        tokio::time::advance(LIMIT).await;
+        activity.set_blocked(false);
+        assert_eq!(activity.idle_since(), Some(Instant::now()));
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_http2_is_given_pieces() {
+        for (pieces, expected) in [(true, &[PIECE, PIECE, 5][..]), (false, &[2 * PIECE + 5])] {
+            let body = Body::from(vec![7; 2 * PIECE + 5]);
+            let mut body = Active::new(reader()).answer(body, pieces);
+            let mut left = 2 * PIECE + 5;
+            for (n, size) in expected.iter().enumerate() {
+                assert_eq!(body.size_hint().exact(), Some(left as u64));
+                assert!(!body.is_end_stream());
+                let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                assert_eq!((n, piece.len()), (n, *size));
+                left -= size;
+            }
+            assert!(body.is_end_stream() && body.frame().await.is_none());
+        }
+    }
 }
