@@ -162,3 +162,50 @@ impl Drop for Record {
         self.close("cancelled");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use parking_lot::Mutex;
+
+    use super::{super::reader::Activity, *};
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_cancelled_call_has_its_reason() {
+        for unread in [false, true] {
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                let connection = Arc::new(Activity::new(Instant::now()));
+                let reader = Arc::new(Reader::new(connection.clone()));
+                let id = HeaderValue::from_static("id");
+                let record =
+                    Record::begin(Metrics::default(), Dialect::OpenAi, id, Some(reader.clone()));
+                if unread {
+                    connection.end_unread();
+                }
+                drop(record);
+            });
+            let line = String::from_utf8(log.0.lock().clone()).unwrap();
+            assert!(line.contains("cancelled"), "{line}");
+            assert_eq!(line.contains("the caller did not read the answer"), unread, "{line}");
+        }
+    }
+}
