@@ -196,8 +196,7 @@ mod tests {
                 let connection = Arc::new(Activity::new(Instant::now()));
                 let reader = Arc::new(Reader::new(connection.clone()));
                 let id = HeaderValue::from_static("id");
-                let record =
-                    Record::begin(Metrics::default(), Dialect::OpenAi, id, Some(reader.clone()));
+                let record = Record::begin(Metrics::default(), Dialect::OpenAi, id, Some(reader));
                 if unread {
                     connection.end_unread();
                 }
