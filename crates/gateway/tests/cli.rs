@@ -416,6 +416,7 @@ fn serve_answers_until_it_is_stopped() {
     command.env("RUST_LOG", "trace");
     let gateway = Running::start(command);
     let at = address(&gateway.line("steadfast serves on"));
+    assert!(gateway.line("/admin/*").contains("`server.admin_key` is not set"));
     assert!(gateway.line("chain").contains("main"));
 
     let answer = http(at, &chat("gpt-4o", false, GATEWAY_KEY));
