@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod http;
+pub mod http2;
 pub mod in_process;
 pub mod wire_answer;
 
@@ -22,7 +23,7 @@ use steadfast_gateway::{
     server::{App, serve},
     stack::Gateway,
 };
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{net::TcpSocket, sync::oneshot, task::JoinHandle};
 
 use self::http::HttpRequest;
 
@@ -141,6 +142,7 @@ pub struct RigBuilder {
     top: String,
     server: String,
     rest: String,
+    send_buffer: Option<u32>,
     providers: Vec<(SimProvider, String)>,
 }
 
@@ -165,6 +167,12 @@ impl RigBuilder {
     /// Everything besides `[server]` and `[[providers]]`.
     pub fn config(mut self, text: &str) -> Self {
         text.clone_into(&mut self.rest);
+        self
+    }
+
+    /// The system's buffer for what each connection sends, in bytes.
+    pub fn send_buffer(mut self, bytes: u32) -> Self {
+        self.send_buffer = Some(bytes);
         self
     }
 
@@ -203,16 +211,22 @@ impl RigBuilder {
         config.validate(&source).unwrap();
         let gateway = Gateway::connect(&config, &source).unwrap();
         let app = App::new(&config, &source, gateway).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        if let Some(bytes) = self.send_buffer {
+            socket.set_send_buffer_size(bytes).unwrap();
+        }
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1_024).unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let (router, draining) = (app.router(), app.clone());
+        let (router, limits) = (app.router(), app.connection_limits());
+        let draining = app.clone();
         let server = tokio::spawn(async move {
             let stopped = async move {
                 let _ = stopped.await;
                 draining.drain();
             };
-            serve(listener, router, stopped, Duration::from_secs(10)).await
+            serve(listener, router, limits, stopped, Duration::from_secs(10)).await
         });
         Rig { addr, app, sims, config: text, stop: Some(stop), server, secrets: self.secrets }
     }
@@ -242,6 +256,7 @@ impl Rig {
             top: String::new(),
             server: "auth = \"none\"".into(),
             rest: String::new(),
+            send_buffer: None,
             providers: Vec::new(),
         }
     }

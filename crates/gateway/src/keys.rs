@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, header, request::Parts};
 use sha2::{Digest, Sha256};
 use steadfast_client::Secret;
 
 use crate::{
+    authority::is_local,
     config::{Auth, Config, ConfigError, ConfigErrors, Source},
     secrets::SHORTEST,
 };
@@ -62,23 +63,34 @@ impl KeyRing {
         if errors.is_empty() { Ok((ring, known)) } else { Err(ConfigErrors(errors)) }
     }
 
-    /// Who sent `headers`, by whichever header the three dialects carry a key in, or `query_key`;
+    /// Who sent `request`, by whichever header the three dialects carry a key in, or `query_key`;
     /// `None` when the key is missing or unknown.
-    pub fn caller(&self, headers: &HeaderMap, query_key: Option<&str>) -> Option<Principal> {
+    pub fn caller(&self, request: &Parts, query_key: Option<&str>) -> Option<Principal> {
         if self.open {
-            return is_local(headers).then_some(Principal::Anyone);
+            return is_local(request).then_some(Principal::Anyone);
         }
-        let key = presented(headers).or(query_key)?;
+        let key = presented(&request.headers).or(query_key)?;
         self.tenants.get(&hash(key)).cloned().map(Principal::Tenant)
     }
 
-    /// Whether `headers` carry the admin key. Without one configured, whoever reaches a loopback
+    /// Whether `request` has the admin key. Without one configured, whoever reaches a loopback
     /// address is the operator, unless it is a page in the operator's browser.
-    pub fn is_admin(&self, headers: &HeaderMap, loopback: bool) -> bool {
+    pub fn is_admin(&self, request: &Parts, loopback: bool) -> bool {
         match &self.admin {
-            None => loopback && is_local(headers),
-            Some(admin) => presented(headers).is_some_and(|key| hash(key) == *admin),
+            None => loopback && is_local(request),
+            Some(admin) => presented(&request.headers).is_some_and(|key| hash(key) == *admin),
         }
+    }
+
+    /// Whether `request` may see what needs no key where there are keys: whether the gateway is ready,
+    /// and what it counts.
+    pub fn is_observer(&self, request: &Parts) -> bool {
+        !self.open || is_local(request)
+    }
+
+    /// Whether there is an admin key.
+    pub fn has_admin(&self) -> bool {
+        self.admin.is_some()
     }
 }
 
@@ -89,27 +101,6 @@ impl fmt::Debug for KeyRing {
             .field("open", &self.open)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a request without a key is from a program of this machine, as far as it says: it is
-/// addressed to a loopback name and comes from no page of another one. A browser says so of every
-/// page, so that none of them can spend the operator's money or, by a name of its own that leads
-/// to a loopback address, read the answers.
-fn is_local(headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
-    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    host.is_none_or(is_loopback_name)
-        && origin.is_none_or(|origin| {
-            origin.split_once("://").is_some_and(|(_, authority)| is_loopback_name(authority))
-        })
-}
-
-/// Whether `authority`, a host and perhaps a port, is this machine by its loopback address.
-fn is_loopback_name(authority: &str) -> bool {
-    let Ok(authority) = authority.parse::<http::uri::Authority>() else { return false };
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 fn presented(headers: &HeaderMap) -> Option<&str> {
@@ -182,8 +173,6 @@ pub(crate) fn long_enough(secret: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn ring(text: &str) -> Result<KeyRing, ConfigErrors> {
@@ -191,11 +180,15 @@ mod tests {
         KeyRing::read(&source.parse().unwrap(), &source).map(|(ring, _)| ring)
     }
 
-    fn with(name: &'static str, value: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(
-            http::HeaderName::from_static(name),
-            HeaderValue::from_static(value),
-        )])
+    fn with(name: &str, value: &str) -> Parts {
+        asked(&[(name, value)])
+    }
+
+    fn asked(headers: &[(&str, &str)]) -> Parts {
+        let request = http::Request::builder();
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.body(()).unwrap().into_parts().0
     }
 
     #[test]
@@ -208,10 +201,8 @@ mod tests {
         assert_eq!(ring.caller(&with("authorization", "bearer  k1"), None), acme);
         assert_eq!(ring.caller(&with("x-api-key", "k1"), None), acme);
         assert_eq!(ring.caller(&with("x-goog-api-key", "k1"), None), acme);
-        assert_eq!(ring.caller(&HeaderMap::new(), Some("k1")), acme);
-        for refused in
-            [with("x-api-key", "k2"), with("authorization", "Basic k1"), HeaderMap::new()]
-        {
+        assert_eq!(ring.caller(&asked(&[]), Some("k1")), acme);
+        for refused in [with("x-api-key", "k2"), with("authorization", "Basic k1"), asked(&[])] {
             assert_eq!(ring.caller(&refused, None), None);
         }
         assert!(!format!("{ring:?}").contains("k1"));
@@ -255,38 +246,27 @@ mod tests {
     #[test]
     fn without_keys_no_page_of_a_browser_is_served() {
         let open = ring("[server]\nauth='none'").unwrap();
-        let served = |pairs: &[(&'static str, &'static str)]| {
-            let headers: HeaderMap = pairs
-                .iter()
-                .map(|(name, value)| {
-                    (http::HeaderName::from_static(name), HeaderValue::from_static(value))
-                })
-                .collect();
-            assert_eq!(open.is_admin(&headers, true), open.caller(&headers, None).is_some());
-            open.caller(&headers, None).is_some()
-        };
-        for local in ["localhost:8080", "127.0.0.1:8080", "LOCALHOST", "127.0.0.7", "[::1]:80"] {
-            assert!(served(&[("host", local)]), "{local}");
-        }
-        assert!(served(&[]), "HTTP/2 has no such header");
-        assert!(served(&[("host", "localhost:1"), ("origin", "http://localhost:3000")]));
-        for foreign in
-            ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", ""]
-        {
-            assert!(!served(&[("host", foreign)]), "{foreign}");
-        }
-        for page in ["https://evil.example", "null", "http://localhost.evil.example"] {
-            assert!(!served(&[("host", "127.0.0.1:8080"), ("origin", page)]), "{page}");
+        let keyed = ring("[[tenants]]\nname='t'\nkeys=['sha256:00']").unwrap();
+        for (headers, served) in [
+            (&[("host", "localhost:8080")][..], true),
+            (&[("host", "evil.example")], false),
+            (&[("host", "localhost"), ("sec-fetch-site", "cross-site")], false),
+        ] {
+            let request = asked(headers);
+            assert_eq!(open.caller(&request, None).is_some(), served, "{headers:?}");
+            assert_eq!(open.is_admin(&request, true), served, "{headers:?}");
+            assert_eq!(open.is_observer(&request), served, "{headers:?}");
+            assert!(keyed.is_observer(&request), "whoever counts calls it by any name");
         }
     }
 
     #[test]
     fn admin_is_local_or_has_the_key() {
         let open = ring("[server]\nauth='none'").unwrap();
-        assert!(open.is_admin(&HeaderMap::new(), true) && !open.is_admin(&HeaderMap::new(), false));
+        assert!(open.is_admin(&asked(&[]), true) && !open.is_admin(&asked(&[]), false));
         let hex: String = Sha256::digest(b"root").iter().map(|b| format!("{b:02x}")).collect();
         let keyed = ring(&format!("[server]\nauth='none'\nadmin_key='sha256:{hex}'")).unwrap();
-        assert!(!keyed.is_admin(&HeaderMap::new(), true), "the address is not enough any more");
+        assert!(!keyed.is_admin(&asked(&[]), true), "the address is not enough any more");
         assert!(keyed.is_admin(&with("authorization", "Bearer root"), false));
     }
 }

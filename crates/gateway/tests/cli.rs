@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
-    io::{Read, Write},
-    net::TcpStream,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Output, Stdio},
+    thread,
 };
 
 use serde_json::Value;
@@ -277,6 +278,7 @@ fn serve_answers_until_it_is_stopped() {
     command.env("RUST_LOG", "trace");
     let gateway = Running::start(command);
     let at = address(&gateway.line("steadfast serves on"));
+    assert!(gateway.line("/admin/*").contains("`server.admin_key` is not set"));
     assert!(gateway.line("chain").contains("main"));
 
     let answer = http(at, &chat("gpt-4o", false, GATEWAY_KEY));
@@ -319,7 +321,7 @@ fn serve_answers_until_it_is_stopped() {
 /// A provider that answers each request with the next of `answers`: with the key it was sent, as it stands in JSON, in
 /// the place of `KEY`.
 fn echoing(answers: Vec<String>) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
         for answer in answers {
@@ -447,7 +449,7 @@ fn a_short_secret_is_refused_at_its_key() {
 
 #[test]
 fn an_address_in_use_is_reported() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
     let folder = folder("taken");
     let path = file(&folder, "good.toml", &good(&folder));

@@ -58,7 +58,13 @@ async fn a_refusal_before_the_body_was_read_keeps_the_connection() {
     let app = app(&server, "http://127.0.0.1:1");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let server = tokio::spawn(serve(listener, app.router(), pending(), Duration::ZERO));
+    let server = tokio::spawn(serve(
+        listener,
+        app.router(),
+        app.connection_limits(),
+        pending(),
+        Duration::ZERO,
+    ));
     let mut stream = TcpStream::connect(at).await.unwrap();
     for (path, status) in [
         ("/v1/chat/completions", "401"),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use steadfast::{ChatRequest, Failure, Target};
 use steadfast_gateway::{
     config::Source,
-    server::{App, serve},
+    server::{App, ConnectionLimits, serve},
     stack::Gateway,
 };
 use steadfast_tests::{gateway::http::HttpRequest, seeds::number};
@@ -51,7 +51,7 @@ async fn listen(router: Router, stop: &watch::Sender<()>) -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     let mut stopped = stop.subscribe();
     let stopped = async move { while stopped.changed().await.is_ok() {} };
-    tokio::spawn(serve(listener, router, stopped, Duration::ZERO));
+    tokio::spawn(serve(listener, router, ConnectionLimits::default(), stopped, Duration::ZERO));
     addr
 }
 

@@ -27,14 +27,14 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         let at = listener.local_addr().unwrap_or(listen);
         // Before anybody learns that it runs: until then the signal ends it.
         reload_on_hangup(app.clone());
-        print::announce(banner(at, &app.gateway()));
+        print::announce(banner(at, &app));
         let draining = app.clone();
         let stop = async move {
             super::stop_signal().await;
             draining.drain();
         };
         let grace = config.server.shutdown;
-        match serve(listener, app.router(), stop, grace).await? {
+        match serve(listener, app.router(), app.connection_limits(), stop, grace).await? {
             0 => Ok(()),
             cut => Err(Exit::failed(format_args!(
                 "{cut} connections were still busy after {grace:?} and were cut"
@@ -44,13 +44,19 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
 }
 
 /// Where it serves, and what.
-fn banner(at: SocketAddr, gateway: &Gateway) -> String {
+fn banner(at: SocketAddr, app: &App) -> String {
+    let gateway = app.gateway();
     let mut text = format!(
         "steadfast serves on http://{at}\n\
          \x20 OpenAI SDKs     base URL http://{at}/v1\n\
          \x20 Anthropic SDKs  base URL http://{at}\n\
          \x20 Gemini SDKs     base URL http://{at}"
     );
+    if !app.has_admin_key() {
+        text.push_str(
+            "\n  /admin/*        for programs of this machine, without a key: `server.admin_key` is not set",
+        );
+    }
     for route in gateway.routes() {
         let name = if gateway.routes().len() == 1 { "chain" } else { route.name() };
         let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();

@@ -103,6 +103,23 @@ pub struct ServerConfig {
     /// How long a caller may take to send a request; then 408. 60 s, which is 32 MiB at 5 Mbit/s.
     #[serde(rename = "body_timeout_s", with = "Seconds")]
     pub body_timeout: Duration,
+    /// How long a request may stop on its way; then 408. 30 s: a network that loses packets recovers within
+    /// seconds.
+    #[serde(rename = "body_progress_s", with = "Seconds")]
+    pub body_progress: Duration,
+    /// How long a caller may take not a byte of an answer: then the call is cancelled and the connection, or
+    /// the stream of HTTP/2, is reset. 60 s, as common proxies have it. Past the call's deadline it is a
+    /// second.
+    #[serde(rename = "send_timeout_s", with = "Seconds")]
+    pub send_timeout: Duration,
+    /// How long a connection is kept without a request. 75 s, as nginx has it; with HTTP/2 a
+    /// GOAWAY comes first.
+    #[serde(rename = "idle_timeout_s", with = "Seconds")]
+    pub idle_timeout: Duration,
+    /// How old a connection may become, give or take a tenth; then it is closed at its next pause, so that
+    /// callers find gateways that came later. Off by default.
+    #[serde(rename = "max_connection_age_s", with = "Seconds")]
+    pub max_connection_age: Option<Duration>,
     /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
     #[serde(rename = "shutdown_s", with = "Seconds")]
     pub shutdown: Duration,
@@ -125,6 +142,10 @@ impl Default for ServerConfig {
             admin_key: None,
             body_limit: 32 * 1024 * 1024,
             body_timeout: Duration::from_secs(60),
+            body_progress: Duration::from_secs(30),
+            send_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            max_connection_age: None,
             shutdown: Duration::from_secs(30),
             keepalive: Duration::from_secs(15),
             forward_headers: vec!["anthropic-beta".to_owned()],

@@ -93,9 +93,13 @@ impl Check<'_> {
             );
         }
         self.require(server.body_limit > 0, "server.body_limit", "must be above 0 bytes");
-        for (key, limit) in
-            [("body_timeout_s", server.body_timeout), ("keepalive_s", server.keepalive)]
-        {
+        for (key, limit) in [
+            ("body_timeout_s", server.body_timeout),
+            ("body_progress_s", server.body_progress),
+            ("send_timeout_s", server.send_timeout),
+            ("idle_timeout_s", server.idle_timeout),
+            ("keepalive_s", server.keepalive),
+        ] {
             self.require(!limit.is_zero(), format!("server.{key}"), "must be above 0 seconds");
         }
         for (index, name) in server.forward_headers.iter().enumerate() {

@@ -7,17 +7,22 @@ use axum::{
     extract::Request,
     response::Response,
 };
+use bytes::BytesMut;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use steadfast::recover::CONTINUE;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec};
-use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
+use steadfast_core::{
+    CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason, time::later,
+};
+use tokio::time::{Instant, timeout_at};
 
 use tower::{Service, ServiceExt};
 
 use super::{
-    App, Setup,
+    App, Peer, Setup,
     array::ArrayEncoder,
     record::Record,
     reply::{self, Outgoing},
@@ -47,17 +52,18 @@ pub(super) async fn answer(
     request: Request,
 ) -> Response {
     let (parts, mut body) = request.into_parts();
+    let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
     // What is in force now is in force for all of this request.
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone());
+    let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone(), reader);
 
     let read = match read(&setup, dialect, route.as_ref(), &parts, &mut body).await {
         Ok(read) => read,
         Err(failure) => {
             record.failed(&failure, false);
             let refused = reply::refused(dialect, &failure, &outgoing);
-            return unread::drop_rest(body, refused).await;
+            return unread::drop_rest(&parts.headers, body, refused).await;
         }
     };
     let route = setup.gateway.route(&read);
@@ -65,6 +71,7 @@ pub(super) async fn answer(
     let log = read.context.log.clone();
     let streamed = read.stream;
     let usage_asked = read.params.stream_usage == Some(true);
+    let deadline = read.context.deadline;
 
     let mut service = route.service();
     let response = match service.ready().await {
@@ -76,6 +83,7 @@ pub(super) async fn answer(
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
             let addressee = Caller::new(record.model(), usage_asked);
             let keepalive = setup.keepalive;
+            record.streams(deadline, route.pipeline());
             return stream(keepalive, dialect, &addressee, sse, response, record, outgoing);
         }
         Ok(response) => whole(dialect, response, &mut record, &outgoing).await,
@@ -95,16 +103,9 @@ async fn read(
     parts: &Parts,
     body: &mut Body,
 ) -> Result<ChatRequest, Failure> {
-    let caller = caller(setup, &parts.headers, &parts.uri)?;
+    let caller = caller(setup, parts)?;
     uncompressed(&parts.headers)?;
-    let late = || {
-        Failure::refused(Reason::Timeout, "the request body did not arrive in time")
-            .with_status(http::StatusCode::REQUEST_TIMEOUT)
-            .with_fault(FaultSide::Caller)
-            .with_evidence("request body")
-    };
-    let body = tokio::time::timeout(setup.body_timeout, collect(body, setup.body_limit));
-    let body = let_go(body.await.map_err(|_| late())??);
+    let body = let_go(collect(body, setup).await?);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
@@ -156,19 +157,84 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-/// The whole of a body.
-async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Failure> {
-    let collected = Limited::new(body, limit).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            Failure::refused(
-                Reason::PayloadTooLarge,
-                format!("the request body is larger than the {limit} bytes this gateway takes"),
-            )
-        } else {
-            Failure::refused(Reason::Cancelled, "the request body broke off").with_source(error)
+/// The whole of a body, within its limits. One that is announced as too large is not read.
+async fn collect(body: &mut Body, setup: &Setup) -> Result<Bytes, Failure> {
+    let limit = setup.body_limit;
+    let too_large = || {
+        let message =
+            format!("the request body is larger than the {limit} bytes this gateway takes");
+        Failure::refused(Reason::PayloadTooLarge, message)
+    };
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let now = Instant::now();
+    let end = later(now, setup.body_timeout);
+    let mut due = end.min(later(now, setup.body_progress));
+    let mut pieces = Collected::default();
+    loop {
+        let frame = match timeout_at(due, body.frame()).await {
+            Err(_) => return Err(late(due == end, setup)),
+            Ok(None) => return Ok(pieces.whole()),
+            Ok(Some(Err(error))) => {
+                let broken = Failure::refused(Reason::Cancelled, "the request body broke off");
+                return Err(broken.with_source(error));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        // An empty piece is no progress.
+        let Some(bytes) = frame.into_data().ok().filter(|bytes| !bytes.is_empty()) else {
+            continue;
+        };
+        if bytes.len() > limit - pieces.len {
+            return Err(too_large());
         }
-    })?;
-    Ok(collected.to_bytes())
+        pieces.push(bytes);
+        if !body.is_end_stream() {
+            due = end.min(later(Instant::now(), setup.body_progress));
+        }
+    }
+}
+
+/// The failure of a body that took too long: as a whole, or between two pieces.
+fn late(whole: bool, setup: &Setup) -> Failure {
+    let (limit, key) = if whole {
+        (setup.body_timeout, "body_timeout_s")
+    } else {
+        (setup.body_progress, "body_progress_s")
+    };
+    let limit = limit.as_secs_f64();
+    let what = if whole { "did not arrive in time" } else { "stopped on its way" };
+    let message = format!("the request body {what}: the limit is {limit} s (`server.{key}`)");
+    Failure::refused(Reason::Timeout, message)
+        .with_status(http::StatusCode::REQUEST_TIMEOUT)
+        .with_fault(FaultSide::Caller)
+        .with_evidence("request body")
+}
+
+/// The pieces of a body; one alone is not copied.
+#[derive(Default)]
+struct Collected {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl Collected {
+    fn push(&mut self, bytes: Bytes) {
+        self.len += bytes.len();
+        self.pieces.push(bytes);
+    }
+
+    fn whole(mut self) -> Bytes {
+        if self.pieces.len() < 2 {
+            return self.pieces.pop().unwrap_or_default();
+        }
+        let mut whole = BytesMut::with_capacity(self.len);
+        for piece in self.pieces {
+            whole.extend_from_slice(&piece);
+        }
+        whole.freeze()
+    }
 }
 
 /// `body`, without the buffer it was read into if it is small. The request is kept until its answer
@@ -285,8 +351,8 @@ fn stream(
 }
 
 /// Who asks. Gemini's SDKs may send the key in the address.
-pub(super) fn caller(setup: &Setup, headers: &HeaderMap, uri: &Uri) -> Result<Principal, Failure> {
-    setup.keys.caller(headers, query(uri, "key").as_deref()).ok_or_else(|| {
+pub(super) fn caller(setup: &Setup, request: &Parts) -> Result<Principal, Failure> {
+    setup.keys.caller(request, query(&request.uri, "key").as_deref()).ok_or_else(|| {
         Failure::refused(Reason::Auth, reply::NO_KEY)
             .with_status(http::StatusCode::UNAUTHORIZED)
             .with_fault(FaultSide::Caller)

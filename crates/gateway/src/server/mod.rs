@@ -3,11 +3,14 @@
 mod admin;
 mod array;
 mod chat;
+mod connection;
 mod listen;
 mod models;
+mod reader;
 mod record;
 mod reload;
 mod reply;
+mod socket;
 mod stream;
 mod unread;
 mod version;
@@ -28,18 +31,20 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, Uri, header};
 use parking_lot::{Mutex, RwLock};
 use steadfast_client::Secret;
 use steadfast_core::{Dialect, Failure, Reason};
 
 pub(crate) use self::chat::query;
 pub use self::{
-    listen::{Peer, serve},
+    connection::{ConnectionLimits, Peer},
+    listen::serve,
     reload::Reloaded,
 };
 use self::{reload::Reloads, reply::Outgoing};
 use crate::{
+    authority::Misaddressed,
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
@@ -71,6 +76,7 @@ struct Setup {
     own_secrets: Vec<Secret>,
     body_limit: usize,
     body_timeout: Duration,
+    body_progress: Duration,
     keepalive: Duration,
     forward: Vec<http::HeaderName>,
 }
@@ -98,6 +104,7 @@ impl Setup {
             own_secrets,
             body_limit: server.body_limit,
             body_timeout: server.body_timeout,
+            body_progress: server.body_progress,
             keepalive: server.keepalive,
             forward: forward
                 .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
@@ -143,6 +150,16 @@ impl App {
     /// The stacks and their handles, as they are now.
     pub fn gateway(&self) -> Gateway {
         self.setup().gateway.clone()
+    }
+
+    /// Whether `/admin/*` needs a key. Without one, programs of this machine need none.
+    pub fn has_admin_key(&self) -> bool {
+        self.setup().keys.has_admin()
+    }
+
+    /// How long connections to it may do nothing.
+    pub fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits::from(&self.setup().config.server)
     }
 
     /// From now on `/readyz` says no, so that whoever balances load stops sending.
@@ -242,7 +259,20 @@ async fn unsupported(
 
 /// Answers `request`, which nobody read, with `failure`.
 async fn refuse(app: &App, dialect: Dialect, failure: &Failure, request: Request) -> Response {
-    let outgoing = app.outgoing(request.headers(), request.uri());
+    let (parts, body) = request.into_parts();
+    let outgoing = app.outgoing(&parts.headers, &parts.uri);
     let response = reply::refused(dialect, failure, &outgoing);
-    unread::drop_rest(request.into_body(), response).await
+    unread::drop_rest(&parts.headers, body, response).await
+}
+
+/// The answer to a request that names nobody that could be believed. What follows on its connection is not
+/// believed either.
+fn misaddressed(problem: Misaddressed, headers: &HeaderMap, uri: &Uri) -> Response {
+    let failure = Failure::refused(Reason::Format, problem.message());
+    let dialect = reply::guess_dialect(headers, uri);
+    // Nothing of the configuration's is in there.
+    let outgoing = Outgoing::of(&Arc::new(Secrets::of::<&[u8]>([])), headers, uri);
+    let mut response = reply::refused(dialect, &failure, &outgoing);
+    response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+    response
 }

@@ -3,7 +3,7 @@
 use axum::{
     body::Body,
     extract::{Path, State},
-    http::{HeaderMap, Uri},
+    http::request::Parts,
     response::Response,
 };
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use super::{App, chat, reply};
 
 /// `GET /v1/models` and `GET /v1beta/models`, in the shape of the caller's dialect: Anthropic's for
 /// a caller that sends its version header, Gemini's for one with its key header or address.
-pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return refused(&app, dialect, &failure, &headers, &uri);
+pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
+    let dialect = reply::guess_dialect(&asked.headers, &asked.uri);
+    if let Err(failure) = chat::caller(&app.setup(), &asked) {
+        return refused(&app, dialect, &failure, &asked);
     }
     let gateway = app.gateway();
     let names = gateway.models();
@@ -38,31 +38,24 @@ pub(super) async fn list(State(app): State<App>, uri: Uri, headers: HeaderMap) -
 pub(super) async fn one(
     State(app): State<App>,
     Path(name): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Response {
-    let dialect = reply::guess_dialect(&headers, &uri);
-    if let Err(failure) = chat::caller(&app.setup(), &headers, &uri) {
-        return refused(&app, dialect, &failure, &headers, &uri);
+    let dialect = reply::guess_dialect(&asked.headers, &asked.uri);
+    if let Err(failure) = chat::caller(&app.setup(), &asked) {
+        return refused(&app, dialect, &failure, &asked);
     }
     if !app.gateway().models().contains(&name) {
         let failure = Failure::refused(
             Reason::ModelNotFound,
             format!("this gateway has no model by the name `{name}`; GET /v1/models lists them"),
         );
-        return refused(&app, dialect, &failure, &headers, &uri);
+        return refused(&app, dialect, &failure, &asked);
     }
     reply::ok("application/json", Body::from(describe(dialect, &name).to_string()))
 }
 
-fn refused(
-    app: &App,
-    dialect: Dialect,
-    failure: &Failure,
-    headers: &HeaderMap,
-    uri: &Uri,
-) -> Response {
-    reply::refused(dialect, failure, &app.outgoing(headers, uri))
+fn refused(app: &App, dialect: Dialect, failure: &Failure, asked: &Parts) -> Response {
+    reply::refused(dialect, failure, &app.outgoing(&asked.headers, &asked.uri))
 }
 
 /// When it was made is not known here; a date of some kind is required.

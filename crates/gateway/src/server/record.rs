@@ -1,13 +1,13 @@
 //! What is written down of a request: one log line, and the counters.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use steadfast_chat::{ChatRequest, Head};
-use steadfast_core::{Dialect, Failure, RecoveryLog, Target, Usage};
+use steadfast_core::{Deadline, Dialect, Failure, RecoveryLog, Target, Usage, time::later};
 use tokio::time::Instant;
 
-use super::reply;
+use super::{reader::Reader, reply};
 use crate::metrics::{InFlight, Metrics};
 
 /// What is written down of one request: once, when it is over, however it is over.
@@ -19,6 +19,7 @@ struct Entry {
     started: Instant,
     dialect: Dialect,
     id: HeaderValue,
+    reader: Option<Arc<Reader>>,
     tenant: Option<Box<str>>,
     model: String,
     route: Option<Arc<str>>,
@@ -30,7 +31,12 @@ struct Entry {
 }
 
 impl Record {
-    pub(super) fn begin(metrics: Metrics, dialect: Dialect, id: HeaderValue) -> Self {
+    pub(super) fn begin(
+        metrics: Metrics,
+        dialect: Dialect,
+        id: HeaderValue,
+        reader: Option<Arc<Reader>>,
+    ) -> Self {
         let in_flight = metrics.begin();
         Self(Some(Entry {
             metrics,
@@ -38,6 +44,7 @@ impl Record {
             started: Instant::now(),
             dialect,
             id,
+            reader,
             tenant: None,
             model: String::new(),
             route: None,
@@ -81,6 +88,16 @@ impl Record {
         }
     }
 
+    /// The answer is one in pieces, whose call ends at `deadline`, or by the limit `pipeline`.
+    pub(super) fn streams(&self, deadline: Option<Deadline>, pipeline: Duration) {
+        if let Some(entry) = &self.0
+            && let Some(reader) = &entry.reader
+        {
+            let own = later(entry.started, pipeline);
+            reader.ends_at(deadline.map_or(own, |deadline| own.min(deadline.instant())));
+        }
+    }
+
     /// The answer has arrived whole.
     pub(super) fn done(&mut self) {
         self.close("ok");
@@ -111,6 +128,8 @@ impl Record {
         // The head and a failure know only what came before them.
         let attempts = entry.attempts.max(entry.log.attempts());
         let (dialect, stream) = (entry.dialect, entry.stream);
+        let unread = outcome == "cancelled"
+            && entry.reader.as_ref().is_some_and(|reader| reader.is_unread());
         entry.metrics.end(dialect, stream, outcome, took, attempts, &entry.log);
         if let Some(route) = &entry.route {
             entry.metrics.routed(route, outcome);
@@ -128,6 +147,7 @@ impl Record {
             route = entry.route.as_deref(),
             stream = entry.stream,
             outcome,
+            because = unread.then_some("the caller did not read the answer"),
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
             attempts,
             ms = steadfast_core::time::millis(took),
@@ -140,5 +160,51 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         self.close("cancelled");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use parking_lot::Mutex;
+
+    use super::{super::reader::Activity, *};
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_cancelled_call_has_its_reason() {
+        for unread in [false, true] {
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                let connection = Arc::new(Activity::new(Instant::now()));
+                let reader = Arc::new(Reader::new(connection.clone()));
+                let id = HeaderValue::from_static("id");
+                let record = Record::begin(Metrics::default(), Dialect::OpenAi, id, Some(reader));
+                if unread {
+                    connection.end_unread();
+                }
+                drop(record);
+            });
+            let line = String::from_utf8(log.0.lock().clone()).unwrap();
+            assert!(line.contains("cancelled"), "{line}");
+            assert_eq!(line.contains("the caller did not read the answer"), unread, "{line}");
+        }
     }
 }

@@ -11,9 +11,14 @@ use crate::config::{Config, ConfigErrors, Source};
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 3] = [
+const FIXED: [Fixed; 6] = [
     ("log.libraries", |config| config.log.libraries.to_string()),
     ("server.listen", |config| config.server.listen.to_string()),
+    ("server.send_timeout_s", |config| config.server.send_timeout.as_secs_f64().to_string()),
+    ("server.idle_timeout_s", |config| config.server.idle_timeout.as_secs_f64().to_string()),
+    ("server.max_connection_age_s", |config| {
+        config.server.max_connection_age.unwrap_or_default().as_secs_f64().to_string()
+    }),
     ("server.shutdown_s", |config| config.server.shutdown.as_secs().to_string()),
 ];
 

@@ -172,7 +172,8 @@ impl Gateway {
         for (name, route) in config.routes() {
             let own = source.route(config, name)?;
             let stack = layers::stack(&own, source, &limits, summaries, &masks)?;
-            stacks.push((name, route, own.chain(), stack));
+            let pipeline = own.timeout.deadline.pipeline;
+            stacks.push((name, route, own.chain(), pipeline, stack));
         }
 
         let base = match before {
@@ -184,7 +185,7 @@ impl Gateway {
         };
         let handles = base.handles();
         let mut routes = Vec::new();
-        for (name, route, chain, stack) in stacks {
+        for (name, route, chain, pipeline, stack) in stacks {
             let stack = stack.sharing(&handles);
             routes.push(RouteStack {
                 name: name.into(),
@@ -192,11 +193,14 @@ impl Gateway {
                 handles: stack.handles(),
                 service: stack.boxed(client.clone()),
                 chain,
+                pipeline,
             });
         }
         let service = base.boxed(client);
         let chain = config.chain();
-        routes.push(RouteStack { name: DEFAULT.into(), when: None, service, handles, chain });
+        let pipeline = config.timeout.deadline.pipeline;
+        let name = DEFAULT.into();
+        routes.push(RouteStack { name, when: None, service, handles, chain, pipeline });
         Ok(Self(Arc::new(Inner {
             targets: targets(config, &routes),
             models: models(config),

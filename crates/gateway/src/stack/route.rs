@@ -1,6 +1,6 @@
 //! One route: which requests take it, and the stack they go through.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use steadfast::{ChatRequest, ChatService, Handles};
 
@@ -14,6 +14,7 @@ pub struct RouteStack {
     pub(super) service: ChatService,
     pub(super) handles: Handles,
     pub(super) chain: Vec<Link>,
+    pub(super) pipeline: Duration,
 }
 
 impl RouteStack {
@@ -25,6 +26,11 @@ impl RouteStack {
     /// The stack, to be called.
     pub fn service(&self) -> ChatService {
         self.service.clone()
+    }
+
+    /// The longest time of a call.
+    pub fn pipeline(&self) -> Duration {
+        self.pipeline
     }
 
     /// The handles of its layers, whose state all routes share.

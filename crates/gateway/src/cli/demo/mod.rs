@@ -42,12 +42,12 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = app.router();
+        let (router, limits) = (app.router(), app.connection_limits());
         let server = tokio::spawn(async move {
             let stop = async {
                 let _ = stopped.await;
             };
-            serve(listener, router, stop, Duration::from_secs(5)).await
+            serve(listener, router, limits, stop, Duration::from_secs(5)).await
         });
         let load = Load::new(address, seed).map_err(Exit::failed)?;
         Ok(Self { app, scenario, load, address, stop, server })

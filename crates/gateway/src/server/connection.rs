@@ -1,0 +1,305 @@
+//! One connection, from its first byte to its last: the requests on it, and the times it has.
+
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use axum::Router;
+use http::{Request, header};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use steadfast_core::{
+    BoxError,
+    time::{Alarm, later},
+};
+use tokio::{net::TcpStream, sync::watch, time::Instant};
+use tower::Service as _;
+
+use super::{
+    misaddressed,
+    reader::{Active, Activity, Reader, Streams, Unread},
+    socket::Socket,
+    version,
+};
+use crate::{authority, config::ServerConfig};
+
+/// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
+/// enough that slow ones can not hold every connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a silent HTTP/2 connection is asked whether it is alive, and how long the answer may
+/// take: a client that vanished must not hold its streams until the network notices.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+
+/// How long connections may do nothing; the keys of `[server]` by the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionLimits {
+    /// How long a caller may take not a byte of an answer.
+    pub send_timeout: Duration,
+    /// How long a connection is kept without a request.
+    pub idle_timeout: Duration,
+    /// How old a connection may become, give or take a tenth.
+    pub max_connection_age: Option<Duration>,
+}
+
+impl From<&ServerConfig> for ConnectionLimits {
+    fn from(server: &ServerConfig) -> Self {
+        Self {
+            send_timeout: server.send_timeout,
+            idle_timeout: server.idle_timeout,
+            max_connection_age: server.max_connection_age,
+        }
+    }
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self::from(&ServerConfig::default())
+    }
+}
+
+/// Where a request came from, and how far its caller is with the answer: in its extensions.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The caller's address.
+    pub remote: SocketAddr,
+    pub(super) reader: Arc<Reader>,
+}
+
+/// Serves one connection. When it is `stopped`, what is in progress is the last.
+pub(super) async fn serve(
+    stream: TcpStream,
+    remote: SocketAddr,
+    router: Router,
+    limits: ConnectionLimits,
+    mut stopped: watch::Receiver<()>,
+) -> Result<(), BoxError> {
+    let born = Instant::now();
+    // Small writes must not wait for each other: a piece of a stream is one.
+    stream.set_nodelay(true)?;
+    let is_http2 = tokio::select! {
+        is_http2 = tokio::time::timeout(HEADER_TIMEOUT, version::is_http2(&stream)) => is_http2??,
+        _ = stopped.changed() => return Ok(()),
+    };
+    let activity = Arc::new(Activity::new(born));
+    let reader = Arc::new(Reader::new(activity.clone()));
+    let streams = Streams::new(limits.send_timeout);
+    let mut server = auto::Builder::new(streams.clone());
+    // A head has its limit below: hyper's would end an idle connection.
+    server.http1().header_read_timeout(None);
+    let mut http2 = server.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    let server = if is_http2 { server.http2_only() } else { server.http1_only() };
+
+    let service = service_fn({
+        let (activity, reader) = (activity.clone(), reader.clone());
+        move |mut request: Request<Incoming>| {
+            let reader = if is_http2 {
+                let reader = Arc::new(Reader::new(activity.clone()));
+                streams.expect(reader.clone());
+                reader
+            } else {
+                reader.clone()
+            };
+            let (activity, active) = (activity.clone(), Active::new(reader.clone()));
+            let answer = match authority::of(request.headers(), request.uri()) {
+                Ok(_) => {
+                    request.extensions_mut().insert(Peer { remote, reader });
+                    Ok(router.clone().call(request))
+                }
+                Err(problem) => Err(misaddressed(problem, request.headers(), request.uri())),
+            };
+            async move {
+                let response = match answer {
+                    Ok(response) => response.await.unwrap_or_else(|never| match never {}),
+                    Err(refused) => refused,
+                };
+                if response.headers().contains_key(header::CONNECTION) {
+                    activity.linger();
+                }
+                Ok::<_, Infallible>(response.map(|body| active.answer(body, is_http2)))
+            }
+        }
+    });
+    let socket = Socket::new(stream, activity.clone(), limits.send_timeout);
+    // Boxed: this future keeps the room that the detection needed.
+    let mut connection = Box::pin(server.serve_connection(TokioIo::new(socket), service));
+
+    let mut times = Times {
+        closes_at: limits.max_connection_age.map(|age| later(born, about(age))),
+        ..Times::default()
+    };
+    let mut unread = Unread::new(None);
+    let checked = later(born, limits.checked());
+    let mut alarm = Alarm::at(times.closes_at.map_or(checked, |closes| closes.min(checked)));
+    let mut stop = pin!(stopped.changed());
+    std::future::poll_fn(move |cx| {
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
+            if times.closing_since.is_none() && stop.as_mut().poll(cx).is_ready() {
+                connection.as_mut().graceful_shutdown();
+                times.closing_since = Some(Instant::now());
+                continue;
+            }
+            if is_http2 || !activity.in_head() {
+                times.head_since = None;
+            } else if times.head_since.is_none() {
+                times.head_since = Some(Instant::now());
+            }
+            times.unread_at = unread.due(&reader);
+            if let Some(due) = times.early()
+                && due < alarm.deadline()
+            {
+                alarm.reset(due);
+            }
+            if alarm.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            times.idle_since = activity.idle_since();
+            match times.next(&limits, now) {
+                Next::Wait(until) => alarm.reset(until),
+                Next::Close => {
+                    connection.as_mut().graceful_shutdown();
+                    times.closing_since = Some(now);
+                    alarm.reset(later(now, limits.checked()));
+                }
+                Next::Drop => return Poll::Ready(Ok(())),
+                Next::Reset => {
+                    activity.end_unread();
+                    return Poll::Ready(Err("the caller did not read until the call's end".into()));
+                }
+            }
+        }
+    })
+    .await
+}
+
+impl ConnectionLimits {
+    /// How long a connection goes on at most without its times being looked into.
+    fn checked(&self) -> Duration {
+        self.idle_timeout.min(self.send_timeout)
+    }
+}
+
+/// `age`, give or take a tenth: connections that were opened together are not closed together.
+fn about(age: Duration) -> Duration {
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+/// Since when a connection does what it does.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// Nothing is under way.
+    idle_since: Option<Instant>,
+    /// A part of a head has come.
+    head_since: Option<Instant>,
+    /// It takes no more requests.
+    closing_since: Option<Instant>,
+    /// It is old enough then.
+    closes_at: Option<Instant>,
+    /// The call whose answer is not read ends then.
+    unread_at: Option<Instant>,
+}
+
+/// What is to be done with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing until then.
+    Wait(Instant),
+    /// To be closed when what is under way has ended.
+    Close,
+    /// To be closed.
+    Drop,
+    /// To be closed with what has not been read.
+    Reset,
+}
+
+impl Times {
+    /// What may be due before it is looked into again.
+    fn early(&self) -> Option<Instant> {
+        let head = self.head_since.map(|since| later(since, HEADER_TIMEOUT));
+        head.into_iter().chain(self.unread_at).min()
+    }
+
+    fn next(&self, limits: &ConnectionLimits, now: Instant) -> Next {
+        let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let idle_for = |wait: Duration| self.idle_since.map(|since| later(since, wait));
+        let head = self.head_since.map(|since| later(since, HEADER_TIMEOUT));
+        let (close, end) = match self.closing_since {
+            None => (idle_for(limits.idle_timeout).into_iter().chain(self.closes_at).min(), None),
+            // The other side has as long to close as it has to read.
+            Some(since) => {
+                let end = idle_for(limits.send_timeout);
+                (None, end.map(|end| end.max(later(since, limits.send_timeout))))
+            }
+        };
+        if passed(self.unread_at) {
+            Next::Reset
+        } else if passed(head) || passed(end) {
+            Next::Drop
+        } else if passed(close) {
+            Next::Close
+        } else {
+            let checked = later(now, limits.checked());
+            let due = [self.unread_at, head, end, close].into_iter().flatten().min();
+            Next::Wait(due.map_or(checked, |due| due.min(checked)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ConnectionLimits = ConnectionLimits {
+        send_timeout: Duration::from_secs(60),
+        idle_timeout: Duration::from_secs(75),
+        max_connection_age: None,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn each_wait_of_a_connection_has_its_end() {
+        let born = Instant::now();
+        let at = |secs: u64| born + Duration::from_secs(secs);
+        let some = |secs: u64| Some(at(secs));
+        let none = Times::default();
+        let idle = Times { idle_since: some(100), ..none };
+        let head = Times { head_since: some(100), ..idle };
+        let old = Times { closes_at: some(100), ..none };
+        let closing = Times { closing_since: some(100), ..none };
+        let unread = Times { unread_at: some(100), ..none };
+        for (times, now, next) in [
+            (none, 1_000, Next::Wait(at(1_060))),
+            (idle, 174, Next::Wait(at(175))),
+            (idle, 175, Next::Close),
+            (head, 129, Next::Wait(at(130))),
+            (head, 130, Next::Drop),
+            // What is under way ends first.
+            (old, 99, Next::Wait(at(100))),
+            (old, 100, Next::Close),
+            (closing, 1_000, Next::Wait(at(1_060))),
+            (Times { idle_since: some(50), ..closing }, 159, Next::Wait(at(160))),
+            (Times { idle_since: some(50), ..closing }, 160, Next::Drop),
+            (Times { idle_since: some(150), ..closing }, 209, Next::Wait(at(210))),
+            (Times { idle_since: some(150), closes_at: some(90), ..closing }, 210, Next::Drop),
+            (unread, 99, Next::Wait(at(100))),
+            (unread, 100, Next::Reset),
+            (Times { closing_since: some(1), ..unread }, 100, Next::Reset),
+        ] {
+            assert_eq!(times.next(&LIMITS, at(now)), next, "{times:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn an_age_varies_by_a_tenth() {
+        let (least, most) = (Duration::from_secs(90), Duration::from_secs(110));
+        let ages: Vec<_> = (0..100).map(|_| about(Duration::from_secs(100))).collect();
+        assert!(ages.iter().all(|age| (least..=most).contains(age)), "{ages:?}");
+        assert!(ages.iter().max() > ages.iter().min());
+    }
+}
