@@ -1,0 +1,313 @@
+//! The providers behind the gateway: simulated ones that are well, and one that writes whatever bytes a check wants.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use steadfast_sim::{Answer, Dialect, FaultPlan, Journal, Latency, SimProvider, SimServer};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+
+use crate::check::Failed;
+
+/// The gateway's key at providers. It begins like no vendor's, so that only its value is known.
+pub(crate) const KEY: &str = "quiet-harbour/4471+lantern\"north";
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Providers {
+    /// One that is well.
+    pub(crate) good: SimServer,
+    /// One that is well, and slow: 20 ms an event.
+    pub(crate) slow: SimServer,
+    /// One that fails as a check wants.
+    pub(crate) faulty: SimServer,
+    /// Whatever bytes a check wants.
+    pub(crate) raw: Raw,
+    /// More that fail, each in its own way.
+    pub(crate) more: Mutex<Vec<SimServer>>,
+}
+
+impl Providers {
+    pub(crate) async fn start() -> Result<Self, Failed> {
+        let built = |name: &str, latency: Latency| {
+            SimProvider::builder(Dialect::OpenAi)
+                .with_name(name)
+                .with_journal(&Journal::keeping(4096))
+                .with_latency(latency)
+        };
+        let long = "All of it flows by, as slowly as it can. ".repeat(400);
+        let slow = Latency { per_token: Duration::from_millis(20), ..Latency::default() };
+        let slow = built("slow", slow).respond(move |_| Some(Answer::text(long.clone())));
+        Ok(Self {
+            good: SimServer::local(built("good", Latency::default()).build()).await?,
+            slow: SimServer::local(slow.build()).await?,
+            faulty: SimServer::local(built("faulty", Latency::default()).build()).await?,
+            raw: Raw::start().await?,
+            more: Mutex::default(),
+        })
+    }
+
+    /// `faulty` fails by this plan from now on.
+    pub(crate) fn fail(&self, plan: FaultPlan) {
+        self.faulty.provider().set_faults(plan);
+    }
+
+    /// `[[providers]]` for these, and a route for each by the model's name: `gpt-4o` is the good one's, `slow-*` and
+    /// `faulty-*` the others', `raw-NAME` what the raw one has under the name.
+    pub(crate) fn config(&self, raw: &[&str]) -> String {
+        let mut text = String::new();
+        let sims = [(&self.good, "gpt-*"), (&self.slow, "slow-*"), (&self.faulty, "faulty-*")];
+        for (sim, models) in sims {
+            let name = sim.provider().name();
+            text += &section(name, "openai", &sim.base_url(), "models = { \"*\" = \"gpt-4o\" }");
+            if name != "good" {
+                text += &route(name, models);
+            }
+        }
+        for name in raw {
+            text += &section(name, "openai", &self.raw.base_url(name), "");
+            text += &route(name, &format!("raw-{name}"));
+        }
+        format!("{text}[failover]\nchain = [\"good\"]\n")
+    }
+
+    /// The ports that they listen on.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        let own = [&self.good, &self.slow, &self.faulty].map(|sim| sim.addr().port());
+        let more = self.more.lock().iter().map(|sim| sim.addr().port()).collect();
+        [own.to_vec(), vec![self.raw.addr.port()], more].concat()
+    }
+}
+
+/// `[[providers]]` of one, with [`KEY`] from the environment.
+pub(crate) fn section(name: &str, dialect: &str, base_url: &str, lines: &str) -> String {
+    format!(
+        "[[providers]]\nname = \"{name}\"\ndialect = \"{dialect}\"\nbase_url = \"{base_url}\"\n\
+         credentials = [\"env:SIEGE_PROVIDER\"]\n{lines}\n"
+    )
+}
+
+/// The route of `models` to one provider.
+pub(crate) fn route(name: &str, models: &str) -> String {
+    format!("[routes.{name}]\nmodels = [\"{models}\"]\nchain = [\"{name}\"]\n")
+}
+
+/// A part of what the raw provider does with a request.
+#[derive(Clone)]
+pub(crate) enum Part {
+    Bytes(Vec<u8>),
+    /// The same bytes many times.
+    Repeat(Vec<u8>, usize),
+    /// The same bytes until nobody takes them.
+    Endless(Vec<u8>),
+    /// Bytes made of the request: its head and its body.
+    Echo(fn(&str, &[u8]) -> Vec<u8>),
+    PauseMs(u64),
+    /// Nothing more; the connection stays open until the other side ends it.
+    Hang,
+    Reset,
+    /// The connection goes on with the next request; else it is closed after the last part.
+    Keep,
+}
+
+/// A provider of raw bytes, by the first part of the path.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    pub(crate) addr: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    scripts: Mutex<HashMap<String, Arc<Vec<Part>>>>,
+    asked: Mutex<HashMap<String, usize>>,
+    open: Mutex<HashMap<String, usize>>,
+}
+
+impl std::fmt::Debug for Raw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Raw").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl Raw {
+    async fn start() -> Result<Self, Failed> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let raw = Self { addr: listener.local_addr()?, state: Arc::default() };
+        let state = raw.state.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let state = state.clone();
+                // Whatever ends a connection is the check's to see at the other side.
+                tokio::spawn(async move { serve(stream, &state).await });
+            }
+        });
+        Ok(raw)
+    }
+
+    /// The base URL of what is under `name`.
+    pub(crate) fn base_url(&self, name: &str) -> String {
+        format!("http://{}/{name}/v1", self.addr)
+    }
+
+    /// Requests under `name` are answered so.
+    pub(crate) fn serve(&self, name: impl Into<String>, parts: Vec<Part>) {
+        self.state.scripts.lock().insert(name.into(), Arc::new(parts));
+    }
+
+    /// How often `name` was asked.
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        self.state.asked.lock().get(name).copied().unwrap_or(0)
+    }
+
+    /// How many of its answers are under way.
+    pub(crate) fn open(&self, name: &str) -> usize {
+        self.state.open.lock().get(name).copied().unwrap_or(0)
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        };
+        let head: Vec<u8> = buffer.drain(..end).collect();
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+        });
+        let length: usize = length.unwrap_or(0);
+        while buffer.len() < length {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+        let body: Vec<u8> = buffer.drain(..length).collect();
+        let name = head.split('/').nth(1).unwrap_or_default().to_owned();
+        *state.asked.lock().entry(name.clone()).or_default() += 1;
+        let script = state.scripts.lock().get(&name).cloned().unwrap_or_default();
+        *state.open.lock().entry(name.clone()).or_default() += 1;
+        let goes_on = play(&mut stream, &script, &head, &body).await;
+        *state.open.lock().entry(name).or_default() -= 1;
+        if !goes_on? {
+            return stream.shutdown().await;
+        }
+    }
+}
+
+/// Plays a script; whether the connection goes on.
+async fn play(
+    stream: &mut TcpStream,
+    script: &[Part],
+    head: &str,
+    body: &[u8],
+) -> std::io::Result<bool> {
+    for part in script {
+        match part {
+            Part::Bytes(bytes) => stream.write_all(bytes).await?,
+            Part::Echo(made) => stream.write_all(&made(head, body)).await?,
+            Part::Repeat(bytes, times) => repeat(stream, bytes, Some(*times)).await?,
+            Part::Endless(bytes) => repeat(stream, bytes, None).await?,
+            Part::PauseMs(ms) => sleep(Duration::from_millis(*ms)).await,
+            Part::Hang => {
+                let mut rest = [0; 256];
+                while stream.read(&mut rest).await? > 0 {}
+                return Ok(false);
+            }
+            Part::Reset => {
+                socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;
+                return Err(std::io::ErrorKind::ConnectionReset.into());
+            }
+            Part::Keep => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Writes `bytes` so many times, many at once, or for ever.
+async fn repeat(stream: &mut TcpStream, bytes: &[u8], times: Option<usize>) -> std::io::Result<()> {
+    let each = (64 * 1024 / bytes.len().max(1)).max(1);
+    let many = bytes.repeat(each);
+    let mut left = times;
+    loop {
+        match &mut left {
+            Some(0) => return Ok(()),
+            Some(n) if *n < each => {
+                return stream.write_all(&bytes.repeat(*n)).await;
+            }
+            Some(n) => *n -= each,
+            None => {}
+        }
+        stream.write_all(&many).await?;
+    }
+}
+
+/// A whole response with this status, these headers (a line end each) and this body.
+pub(crate) fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// The body of a whole answer.
+pub(crate) fn answer(text: &str) -> String {
+    serde_json::json!({
+        "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    })
+    .to_string()
+}
+
+/// The head of a stream.
+pub(crate) fn stream_head() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()
+}
+
+/// A chunk of a body.
+pub(crate) fn chunk(bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = bytes.as_ref();
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+/// An event of a stream, as a chunk of its own.
+pub(crate) fn event(data: &str) -> Vec<u8> {
+    chunk(format!("data: {data}\n\n"))
+}
+
+/// An event with this change.
+pub(crate) fn delta(delta: &serde_json::Value) -> Vec<u8> {
+    event(
+        &serde_json::json!({
+            "id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": null}],
+        })
+        .to_string(),
+    )
+}
+
+/// An event with this text.
+pub(crate) fn text_event(text: &str) -> Vec<u8> {
+    delta(&serde_json::json!({"content": text}))
+}
+
+/// The proper end of a stream.
+pub(crate) fn stream_end() -> Vec<u8> {
+    let finish = event(
+        r#"{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    );
+    [finish, event("[DONE]"), b"0\r\n\r\n".to_vec()].concat()
+}
