@@ -103,6 +103,8 @@ pub(crate) enum Part {
     Repeat(Vec<u8>, usize),
     /// The same bytes until nobody takes them.
     Endless(Vec<u8>),
+    /// Bytes made of their number, until nobody takes them: text that does not repeat itself, which the guard ends.
+    Numbered(fn(usize) -> Vec<u8>),
     /// Bytes made of the request: its head and its body.
     Echo(fn(&str, &[u8]) -> Vec<u8>),
     PauseMs(u64),
@@ -219,6 +221,11 @@ async fn play(
             Part::Echo(made) => stream.write_all(&made(head, body)).await?,
             Part::Repeat(bytes, times) => repeat(stream, bytes, Some(*times)).await?,
             Part::Endless(bytes) => repeat(stream, bytes, None).await?,
+            Part::Numbered(made) => {
+                for n in 0.. {
+                    stream.write_all(&made(n)).await?;
+                }
+            }
             Part::PauseMs(ms) => sleep(Duration::from_millis(*ms)).await,
             Part::Hang => {
                 let mut rest = [0; 256];

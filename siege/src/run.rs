@@ -31,7 +31,10 @@ impl Count {
         println!("{word} {name}: {text} [{:.1} s]", took.as_secs_f64());
         match seen {
             Ok(_) => self.ok += 1,
-            Err(_) => self.failed.push(format!("{name}: {text}")),
+            Err(_) => {
+                let brief: String = text.chars().take(200).collect();
+                self.failed.push(format!("{name}: {brief}"));
+            }
         }
     }
 }

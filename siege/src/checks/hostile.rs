@@ -144,8 +144,9 @@ fn faults() -> Vec<(Dialect, Fault)> {
 fn checks() -> Vec<Check> {
     let mut all = vec![
         Check::new("others meanwhile", |site| async move {
-            let slowest = http2::others(site, Duration::from_secs(8)).await?;
-            expect(slowest < Duration::from_millis(500), format!("others at most {slowest:.0?}"))
+            let (slowest, p99) = http2::others(site, Duration::from_secs(8)).await?;
+            let seen = format!("others' p99 {p99:.0?}, at most {slowest:.0?}");
+            expect(p99 < Duration::from_millis(500), seen)
         })
         .within_s(30),
         Check::new("a second answer that nobody asked for", second_answer).within_s(20),
@@ -155,7 +156,7 @@ fn checks() -> Vec<Check> {
         for stream in [false, true] {
             // Once whole and once as a stream, of which a quick run takes one.
             let form = if stream { "a stream" } else { "whole" };
-            let text: String = format!("{fault:?}").chars().take(60).collect();
+            let text = serde_json::to_string(&fault).unwrap_or_default();
             let check = Check::new(format!("{dialect} {text}, {form}"), move |site| async move {
                 ask(&site, &format!("sim-{n}"), stream, Want::Any).await
             });
@@ -229,7 +230,8 @@ fn is_answer(reply: &Reply, stream: bool) -> bool {
     if stream {
         return reply.text().trim_end().ends_with("data: [DONE]");
     }
-    reply.json().is_some_and(|body| body["choices"].is_array())
+    // Not by a reader of JSON: what a strict one dislikes and changes nothing is handed on as it is.
+    reply.text().contains("\"choices\":[")
 }
 
 async fn second_answer(site: Arc<Site>) -> Seen {
