@@ -12,6 +12,7 @@ mod process;
 mod provider;
 mod run;
 mod site;
+mod soak;
 mod wire;
 
 use std::{env, path::PathBuf, process::ExitCode};
@@ -34,7 +35,17 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if runtime.block_on(run::run(&binary, quick.is_some(), &words)) {
+    let held = match &words[..] {
+        [soak, minutes] if soak == "--soak" => match minutes.parse() {
+            Ok(minutes) => runtime.block_on(soak::run(&binary, minutes)),
+            Err(_) => {
+                eprint!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+        words => runtime.block_on(run::run(&binary, quick.is_some(), words)),
+    };
+    if held {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::open;
@@ -42,13 +42,15 @@ async fn descriptors(site: Arc<Site>) -> Seen {
     let mut first = Client::connect(gateway.addr).await?;
     first.send(chat("", &question("gpt-4o", "First?", false))).await;
     first.reply(SOON).await.ok_or("the first was not answered")?;
-    let mut crowd = Vec::new();
+    let mut connecting = JoinSet::new();
     for _ in 0..200 {
-        // The system takes them in, as far as its queue goes.
-        if let Ok(client) = Client::connect(gateway.addr).await {
-            crowd.push(client);
-        }
+        let addr = gateway.addr;
+        connecting.spawn(async move {
+            // The system takes them in as far as its queue goes; the others wait at its door.
+            timeout(Duration::from_secs(1), Client::connect(addr)).await.ok()?.ok()
+        });
     }
+    let crowd: Vec<_> = connecting.join_all().await.into_iter().flatten().collect();
     let (cpu, from) = (gateway.cpu(), Instant::now());
     sleep(Duration::from_secs(2)).await;
     let busy = (gateway.cpu() - cpu).as_secs_f64() / from.elapsed().as_secs_f64();

@@ -13,8 +13,11 @@ mod signals;
 mod streams;
 mod tenants;
 
-use crate::check::Category;
-use crate::{process::Setup, provider::Providers};
+use crate::{
+    check::Category,
+    process::Setup,
+    provider::{Part, Providers, answer, response},
+};
 
 /// All of them, in the order in which they run.
 pub(crate) const CATEGORIES: &[Category] = &[
@@ -38,4 +41,12 @@ fn open(providers: &Providers) -> Setup {
         server: "auth = \"none\"".into(),
         ..Setup::default()
     }
+}
+
+/// What the soak runs against.
+pub(crate) fn soaked(providers: &Providers) -> Setup {
+    let taken = vec![Part::Bytes(response("200 OK", "", &answer("Taken."))), Part::Keep];
+    providers.raw.serve("taker", taken);
+    let own = http2::with_endless(providers);
+    Setup { config: providers.config(&["endless", "taker"]), ..own }
 }

@@ -8,7 +8,7 @@ use crate::{
     check::{Category, Check, Seen, expect},
     process::Setup,
     provider::{
-        KEY, Part, Providers, answer, chunk, event, response, stream_end, stream_head, text_event,
+        KEY, Part, Providers, answer, event, response, stream_head, text_event,
     },
     site::{ADMIN, OTHER, Site, TENANT},
     wire::{Reply, SOON, call, chat, post, question},
@@ -46,12 +46,13 @@ fn key(head: &str) -> String {
 
 /// A refusal that names the key that came.
 fn refusal(status: &str, head: &str) -> Vec<u8> {
-    let message = format!("Incorrect API key provided: {}. Find yours at example.com.", key(head));
+    let message = format!("The header was: {}. Nothing else is known.", key(head));
     let body = serde_json::json!({"error": {"message": message, "type": "invalid_request_error", "code": "invalid", "param": key(head)}});
     response(status, "", &body.to_string())
 }
 
-/// Everything that a provider can do with the key that it was sent, but say it as the model.
+/// Everything that a provider can do with the key that it was sent, except in an answer that is well: its content is
+/// the caller's, and is not searched.
 #[rustfmt::skip]
 fn echoes() -> Vec<(&'static str, Vec<Part>)> {
     let stream = |last: fn(&str, &[u8]) -> Vec<u8>| vec![Part::Bytes([stream_head(), text_event("a")].concat()), Part::Echo(last), Part::Bytes(b"0\r\n\r\n".to_vec())];
@@ -85,10 +86,8 @@ fn echoes() -> Vec<(&'static str, Vec<Part>)> {
             response("200 OK", &lines, &answer("Fine."))
         }), Part::Keep]),
         ("reason-phrase", vec![Part::Echo(|head, _| format!("HTTP/1.1 400 {}\r\ncontent-length: 0\r\n\r\n", key(head)).into_bytes()), Part::Keep]),
-        ("fields-of-an-answer", vec![Part::Echo(|head, _| response("200 OK", "", &answer("Fine.").replace("\"c1\"", &serde_json::json!(key(head)).to_string()))), Part::Keep]),
         ("error-event", stream(|head, _| event(&serde_json::json!({"error": {"message": format!("bad key {}", key(head))}}).to_string()))),
         ("error-event-no-json", stream(|head, _| event(&format!("oops {}", key(head))))),
-        ("comment", stream(|head, _| [chunk(format!(": {}\n\n", key(head))), stream_end()].concat())),
         ("error-first", vec![Part::Bytes(stream_head()), Part::Echo(|head, _| event(&serde_json::json!({"error": {"message": key(head), "code": 400}}).to_string())), Part::Bytes(b"0\r\n\r\n".to_vec())]),
         ("well", vec![Part::Bytes(response("200 OK", "", &answer(CANARY))), Part::Keep]),
     ]
@@ -221,6 +220,7 @@ async fn echo(site: &Site, name: &str) -> Seen {
         }
     }
     let asked = site.providers.raw.asked(name);
+    found.sort_unstable();
     found.dedup();
     expect(found.is_empty() && asked > 0, format!("{statuses:?} {found:?}, asked {asked} times"))
 }

@@ -75,7 +75,7 @@ async fn witness(site: Arc<Site>, prompt: &'static str, stream: bool) -> Seen {
     let model = "faulty-a";
     let mut drawn = Vec::new();
     for _ in 0..8 {
-        let headers = as_tenant(TENANT, "x-steadfast-timeout-ms: 2500\r\nx-steadfast-max-attempts: 1\r\n");
+        let headers = as_tenant(TENANT, "x-steadfast-timeout-ms: 600\r\nx-steadfast-max-attempts: 1\r\n");
         let request = chat(&headers, &question(model, prompt, stream));
         let reply = call(site.gateway.addr, request, SOON).await?;
         drawn.push(reply.status);
@@ -210,23 +210,26 @@ where
 /// Many requests of one tenant are under way; another's are answered.
 async fn crowd(site: Arc<Site>) -> Seen {
     let mut held = Vec::new();
-    for n in 0..300 {
+    for n in 0..100 {
         let mut client = Client::connect(site.gateway.addr).await?;
         let headers = as_tenant(TENANT, "x-steadfast-timeout-ms: 8000\r\n");
         client.send(chat(&headers, &question("slow-a", &format!("Say much {n}."), true))).await;
         held.push(client);
     }
     sleep(Duration::from_millis(500)).await;
-    let mut slowest = Duration::ZERO;
-    for n in 0..40 {
+    let mut took = Vec::new();
+    for n in 0..50 {
         let from = Instant::now();
         let body = question("gpt-4o", &format!("And I {n}?"), false);
         let reply = call(site.gateway.addr, chat(&as_tenant(OTHER, ""), &body), SOON).await?;
         if reply.status != 200 {
             return expect(false, reply.brief());
         }
-        slowest = slowest.max(from.elapsed());
+        took.push(from.elapsed());
         sleep(Duration::from_millis(20)).await;
     }
-    expect(slowest < Duration::from_millis(250), format!("others at most {slowest:.0?}"))
+    took.sort_unstable();
+    let (middle, slowest) = (took[25], took[49]);
+    let seen = format!("others' median {middle:.0?}, at most {slowest:.0?}");
+    expect(middle < Duration::from_millis(100) && slowest < Duration::from_secs(1), seen)
 }
