@@ -2,6 +2,8 @@
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
+use steadfast_sim::SimProvider;
+
 use crate::{process::Setup, provider::Providers, site::Site};
 
 /// What a check has seen: in a sentence when all was well, else what was wrong.
@@ -58,6 +60,8 @@ impl Check {
 /// Checks of one kind, against one process.
 pub(crate) struct Category {
     pub(crate) name: &'static str,
+    /// Providers of its own.
+    pub(crate) simulated: fn() -> Vec<SimProvider>,
     /// How the process is configured.
     pub(crate) setup: fn(&Providers) -> Setup,
     /// How many of its checks run at once: those that mostly wait.

@@ -183,9 +183,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// The payload of settings.
 pub(crate) fn settings_payload(settings: &[(u16, u32)]) -> Vec<u8> {
-    let one = |&(key, value): &(u16, u32)| {
-        [&key.to_be_bytes()[..], &value.to_be_bytes()].concat()
-    };
+    let one = |&(key, value): &(u16, u32)| [&key.to_be_bytes()[..], &value.to_be_bytes()].concat();
     settings.iter().flat_map(one).collect()
 }
 
@@ -233,4 +231,34 @@ pub(crate) fn question_headers(more: &[(&str, &str)]) -> Vec<u8> {
 pub(crate) fn question(id: u32, body: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let headers = frame(HEADERS, END_HEADERS, id, &question_headers(more));
     [headers, frame(DATA, END_STREAM, id, body.as_bytes())].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_however_it_is_written() {
+        let status = |payload: &[u8]| {
+            let (kind, flags, stream) = (HEADERS, END_HEADERS, 1);
+            Frame { kind, flags, stream, payload: payload.to_vec() }.status()
+        };
+        assert_eq!(status(&[0x88, 0x61]), Some(200));
+        assert_eq!(status(&[0x20, 0x8c]), Some(400), "behind the size of a table");
+        assert_eq!(status(b"\x48\x03413"), Some(413));
+        // 401 and 503 by Huffman.
+        assert_eq!(status(&[0x48, 0x82, 0b0110_1000, 0b0000_0111]), Some(401));
+        assert_eq!(status(&[0x48, 0x83, 0b0110_1100, 0b0000_1100, 0b1111_1111]), Some(503));
+        assert_eq!(status(&[0x40, 0x01]), None);
+        assert_eq!(status(&[]), None);
+    }
+
+    #[test]
+    fn a_frame_has_its_length_and_a_long_text_too() {
+        assert_eq!(frame(PING, 0, 0, &[7; 8])[..9], [0, 0, 8, 6, 0, 0, 0, 0, 0]);
+        let mut out = Vec::new();
+        text(&mut out, &"y".repeat(1337));
+        // 1337 - 127 = 1210 = 9 * 128 + 58.
+        assert_eq!(out[..3], [127, 58 | 128, 9]);
+    }
 }

@@ -45,9 +45,5 @@ fn main() -> ExitCode {
         },
         words => runtime.block_on(run::run(&binary, quick.is_some(), words)),
     };
-    if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -180,7 +180,8 @@ impl Gateway {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let number = |key: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
-            let digits = line.and_then(|line| line.trim_start_matches(':').split_whitespace().next());
+            let digits =
+                line.and_then(|line| line.trim_start_matches(':').split_whitespace().next());
             digits.and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(0)
         };
         Ok(Usage {
@@ -202,7 +203,8 @@ impl Gateway {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // After the name, which may have spaces and ends with the last parenthesis.
         let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok());
+        let ticks =
+            fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok());
         Duration::from_millis(ticks.sum::<u64>() * 10)
     }
 

@@ -27,11 +27,16 @@ pub(crate) struct Providers {
     /// Whatever bytes a check wants.
     pub(crate) raw: Raw,
     /// More that fail, each in its own way.
-    pub(crate) more: Mutex<Vec<SimServer>>,
+    pub(crate) more: Vec<SimServer>,
 }
 
 impl Providers {
-    pub(crate) async fn start() -> Result<Self, Failed> {
+    /// Starts them, and those that a category has beside them.
+    pub(crate) async fn start(simulated: Vec<SimProvider>) -> Result<Self, Failed> {
+        let mut more = Vec::new();
+        for sim in simulated {
+            more.push(SimServer::local(sim).await?);
+        }
         let built = |name: &str, latency: Latency| {
             SimProvider::builder(Dialect::OpenAi)
                 .with_name(name)
@@ -46,7 +51,7 @@ impl Providers {
             slow: SimServer::local(slow.build()).await?,
             faulty: SimServer::local(built("faulty", Latency::default()).build()).await?,
             raw: Raw::start().await?,
-            more: Mutex::default(),
+            more,
         })
     }
 
@@ -77,7 +82,7 @@ impl Providers {
     /// The ports that they listen on.
     pub(crate) fn ports(&self) -> Vec<u16> {
         let own = [&self.good, &self.slow, &self.faulty].map(|sim| sim.addr().port());
-        let more = self.more.lock().iter().map(|sim| sim.addr().port()).collect();
+        let more = self.more.iter().map(|sim| sim.addr().port()).collect();
         [own.to_vec(), vec![self.raw.addr.port()], more].concat()
     }
 }
@@ -158,6 +163,11 @@ impl Raw {
     /// Requests under `name` are answered so.
     pub(crate) fn serve(&self, name: impl Into<String>, parts: Vec<Part>) {
         self.state.scripts.lock().insert(name.into(), Arc::new(parts));
+    }
+
+    /// How `name` is answered.
+    pub(crate) fn script(&self, name: &str) -> Vec<Part> {
+        self.state.scripts.lock().get(name).map_or_else(Vec::new, |parts| parts.to_vec())
     }
 
     /// How often `name` was asked.
@@ -281,7 +291,8 @@ pub(crate) fn answer(text: &str) -> String {
 
 /// The head of a stream.
 pub(crate) fn stream_head() -> Vec<u8> {
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        .to_vec()
 }
 
 /// A chunk of a body.

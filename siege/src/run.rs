@@ -22,8 +22,8 @@ struct Count {
 
 impl Count {
     /// Prints a line, and counts it.
-    fn note(&mut self, name: &str, took: Duration, seen: Seen) {
-        let (word, text) = match &seen {
+    fn note(&mut self, name: &str, took: Duration, seen: &Seen) {
+        let (word, text) = match seen {
             Ok(text) => ("ok  ", text),
             Err(Failed(text)) => ("FAIL", text),
         };
@@ -41,7 +41,11 @@ impl Count {
 
 /// A character of what was seen, which may be an attacker's: no control of it reaches a terminal.
 fn shown(c: char) -> char {
-    if c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}') { '\u{b7}' } else { c }
+    if c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}') {
+        '\u{b7}'
+    } else {
+        c
+    }
 }
 
 /// Runs the checks whose name has all of `words` in it; whether each passed.
@@ -94,11 +98,11 @@ async fn run_category(binary: &Path, category: &Category, checks: Vec<Check>) ->
     let mut site = match start().await {
         Ok(Ok(site)) => site,
         Ok(Err(why)) => {
-            count.note(&format!("{}: start", category.name), from.elapsed(), Err(why));
+            count.note(&format!("{}: start", category.name), from.elapsed(), &Err(why));
             return count;
         }
         Err(late) => {
-            count.note(&format!("{}: start", category.name), from.elapsed(), Err(late.into()));
+            count.note(&format!("{}: start", category.name), from.elapsed(), &Err(late.into()));
             return count;
         }
     };
@@ -112,15 +116,15 @@ async fn run_category(binary: &Path, category: &Category, checks: Vec<Check>) ->
         }
         let Some(ended) = running.join_next().await else { break };
         match ended {
-            Ok((name, took, seen)) => count.note(&name, took, seen),
+            Ok((name, took, seen)) => count.note(&name, took, &seen),
             Err(error) => {
                 let name = format!("{}: a check", category.name);
-                count.note(&name, Duration::ZERO, Err(error.into()));
+                count.note(&name, Duration::ZERO, &Err(error.into()));
             }
         }
         if let Some(status) = site.gateway.exited() {
             let why = format!("the process has ended, {status}: {}", site.gateway.log());
-            count.note(&format!("{}: it lives", category.name), Duration::ZERO, Err(why.into()));
+            count.note(&format!("{}: it lives", category.name), Duration::ZERO, &Err(why.into()));
             while running.join_next().await.is_some() {}
             match start().await {
                 Ok(Ok(again)) => site = again,
@@ -130,7 +134,7 @@ async fn run_category(binary: &Path, category: &Category, checks: Vec<Check>) ->
     }
     let from = Instant::now();
     let seen = site.is_as_before().await;
-    count.note(&format!("{}: as before", category.name), from.elapsed(), seen);
+    count.note(&format!("{}: as before", category.name), from.elapsed(), &seen);
     count
 }
 

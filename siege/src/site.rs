@@ -28,7 +28,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn start(binary: &Path, category: &Category) -> Result<Arc<Self>, Failed> {
-        let providers = Providers::start().await?;
+        let providers = Providers::start((category.simulated)()).await?;
         let setup = with_keys((category.setup)(&providers));
         let gateway = Gateway::start(binary, &setup).await?;
         let mut site = Self {
@@ -69,7 +69,8 @@ impl Site {
         loop {
             let now = self.gateway.usage()?;
             let callers = self.gateway.callers();
-            let own = now.descriptors.saturating_sub(self.gateway.upstream(&self.providers.ports()));
+            let own =
+                now.descriptors.saturating_sub(self.gateway.upstream(&self.providers.ports()));
             let holds = callers == 0
                 && own <= self.baseline.descriptors + 4
                 && now.rss_mib <= self.baseline.rss_mib + 100;

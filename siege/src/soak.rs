@@ -66,7 +66,8 @@ pub(crate) async fn run(binary: &Path, minutes: u32) -> bool {
 }
 
 async fn soak(binary: &Path, minutes: u32) -> Result<Vec<String>, Failed> {
-    let category = Category { name: "soak", setup: soaked, at_once: 1, checks: Vec::new };
+    let category =
+        Category { name: "soak", simulated: Vec::new, setup: soaked, at_once: 1, checks: Vec::new };
     let site = Site::start(binary, &category).await?;
     site.providers.fail(faults());
     let measured = Arc::new(Measured::default());
@@ -138,7 +139,11 @@ fn minute(site: &Site, measured: &Measured) -> Result<Minute, Failed> {
 }
 
 /// Whole answers, streams and tools, over a connection that is kept.
-async fn good_callers(site: Arc<Site>, measured: Arc<Measured>, worker: usize) -> Result<(), Failed> {
+async fn good_callers(
+    site: Arc<Site>,
+    measured: Arc<Measured>,
+    worker: usize,
+) -> Result<(), Failed> {
     let mut client = Client::connect(site.gateway.addr).await?;
     for n in 0_usize.. {
         let content = format!("Question {n} of caller {worker}?");
@@ -182,7 +187,8 @@ async fn faulty_calls(site: Arc<Site>, worker: usize) -> Result<(), Failed> {
 
 /// Two hundred at once, every ten seconds: questions, a body of 8 MiB, and bytes of no protocol.
 async fn floods(site: Arc<Site>) -> Result<(), Failed> {
-    let large = Arc::new(chat("", &question("raw-taker", &"It was there. ".repeat(600_000), false)));
+    let large =
+        Arc::new(chat("", &question("raw-taker", &"It was there. ".repeat(600_000), false)));
     loop {
         let mut flood = JoinSet::new();
         for n in 0..200 {

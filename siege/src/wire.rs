@@ -105,23 +105,18 @@ impl Client {
 
     /// Whether the other side ends the connection within `limit`; what comes until then is thrown away.
     pub(crate) async fn is_closed(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.fill(deadline).await.is_some() {
-            self.buffer.clear();
-        }
-        self.ended
+        self.rest(limit).await.1
     }
 
-    /// Reads at least `count` bytes and forgets them; whether they came.
-    pub(crate) async fn skip(&mut self, count: usize, limit: Duration) -> bool {
+    /// How many bytes come until the connection ends, or for so long; whether it ended.
+    pub(crate) async fn rest(&mut self, limit: Duration) -> (usize, bool) {
         let deadline = Instant::now() + limit;
         let mut seen = 0;
-        while seen < count {
-            let Some(more) = self.fill(deadline).await else { return false };
+        while let Some(more) = self.fill(deadline).await {
             seen += more;
             self.buffer.clear();
         }
-        true
+        (seen, self.ended)
     }
 
     /// The next response; `None` when the connection ended, or nothing came, before its head was whole.

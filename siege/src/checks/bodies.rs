@@ -17,7 +17,8 @@ use crate::{
     wire::{Client, Reply, SOON, call, chat, question},
 };
 
-pub(crate) const CATEGORY: Category = Category { name: "bodies", setup, at_once: 1, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "bodies", simulated: Vec::new, setup, at_once: 1, checks };
 
 const MIB: usize = 1 << 20;
 
@@ -175,9 +176,7 @@ async fn flood(site: Arc<Site>, count: usize, megabytes: usize) -> Seen {
     let mut calls = JoinSet::new();
     for _ in 0..count {
         let (addr, request) = (site.gateway.addr, request.clone());
-        calls.spawn(async move {
-            call(addr, request.as_slice(), Duration::from_secs(100)).await
-        });
+        calls.spawn(async move { call(addr, request.as_slice(), Duration::from_secs(100)).await });
     }
     let mut waits = Vec::new();
     let mut statuses = std::collections::BTreeMap::<String, usize>::new();

@@ -8,7 +8,7 @@ use crate::{
 };
 
 pub(crate) const CATEGORY: Category =
-    Category { name: "browser", setup: open, at_once: 8, checks };
+    Category { name: "browser", simulated: Vec::new, setup: open, at_once: 8, checks };
 
 /// What a page asks for.
 const TARGETS: [(&str, &str); 8] = [

@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub(crate) const CATEGORY: Category =
-    Category { name: "framing", setup: open, at_once: 8, checks };
+    Category { name: "framing", simulated: Vec::new, setup: open, at_once: 8, checks };
 
 /// How long the gateway is given for more than it should send.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -36,9 +36,12 @@ enum Want {
 const SMUGGLED: &str = "GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
 
 fn checks() -> Vec<Check> {
-    rows().into_iter().map(|(name, bytes, want)| {
-        Check::new(name, move |site| async move { send(&site, &bytes, want).await })
-    }).collect()
+    rows()
+        .into_iter()
+        .map(|(name, bytes, want)| {
+            Check::new(name, move |site| async move { send(&site, &bytes, want).await })
+        })
+        .collect()
 }
 
 async fn send(site: &Site, bytes: &[u8], want: Want) -> Seen {

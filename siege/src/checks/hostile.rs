@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use steadfast_sim::{
     Break, Coalesce, Dialect, Drip, ErrorKind, Fault, FaultPlan, FirstToken, How, Journal,
-    RateLimit, SimProvider, SimServer,
+    RateLimit, SimProvider,
 };
 use tokio::time::Instant;
 
@@ -17,7 +17,8 @@ use crate::{
     wire::{Client, Reply, SOON, call, chat, question},
 };
 
-pub(crate) const CATEGORY: Category = Category { name: "hostile", setup, at_once: 12, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "hostile", simulated, setup, at_once: 12, checks };
 
 /// What has to come of a provider's answer.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,8 @@ pub(super) enum Want {
     Any,
 }
 
-/// How long a call may take that asks for at most three seconds.
-const LIMIT: Duration = Duration::from_secs(6);
+/// How long a call may take that asks for at most three seconds, on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// The memory that all of them together may take.
 const MEMORY_MIB: u64 = 1024;
@@ -39,22 +40,11 @@ const MEMORY_MIB: u64 = 1024;
 fn setup(providers: &Providers) -> Setup {
     let own = open(providers);
     let mut config = own.config.clone();
-    for (n, (dialect, fault)) in faults().into_iter().enumerate() {
-        let sim = SimProvider::builder(dialect)
-            .with_name(format!("sim-{n}"))
-            .with_journal(&Journal::keeping(16))
-            .with_faults(FaultPlan::always(fault))
-            .build();
-        // The runtime's own threads go on meanwhile.
-        let bound = tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current().block_on(SimServer::local(sim))
-        });
-        let Ok(sim) = bound else { continue };
+    for sim in &providers.more {
+        let (name, dialect) = (sim.provider().name(), sim.provider().dialect());
         let models = format!("models = {{ \"*\" = \"{}\" }}", model(dialect));
-        let name = format!("sim-{n}");
-        config += &section(&name, dialect.as_str(), &sim.base_url(), &models);
-        config += &route(&name, &name);
-        providers.more.lock().push(sim);
+        config += &section(name, dialect.as_str(), &sim.base_url(), &models);
+        config += &route(name, name);
     }
     for kind in hostile_raw::kinds() {
         let name = slug(kind.name);
@@ -65,6 +55,18 @@ fn setup(providers: &Providers) -> Setup {
     let trap = Part::Bytes(response("200 OK", "", &answer("You followed.")));
     providers.raw.serve("trap", vec![trap]);
     Setup { config, ..own }
+}
+
+/// A provider for each of the simulator's faults.
+fn simulated() -> Vec<SimProvider> {
+    let each = |(n, (dialect, fault)): (usize, (Dialect, Fault))| {
+        SimProvider::builder(dialect)
+            .with_name(format!("sim-{n}"))
+            .with_journal(&Journal::keeping(16))
+            .with_faults(FaultPlan::always(fault))
+            .build()
+    };
+    faults().into_iter().enumerate().map(each).collect()
 }
 
 /// A name that a path and a configuration can have.
@@ -244,7 +246,7 @@ async fn second_answer(site: Arc<Site>) -> Seen {
     expect(stolen == 0, format!("{stolen} of 20 were given the answer that nobody asked for"))
 }
 
-/// A target that said so once is asked again when it is well.
+/// A target that asked for it once is asked again when it is well.
 async fn long_hint(site: Arc<Site>) -> Seen {
     let name = slug("a 429 for 10^18 seconds");
     let mut client = Client::connect(site.gateway.addr).await?;

@@ -40,7 +40,9 @@ fn with(lines: &str, body: &str) -> Vec<Part> {
 /// A call of a tool with these values.
 fn tool(index: &serde_json::Value, name: &str, arguments: &str) -> Vec<u8> {
     let function = json!({"name": name, "arguments": arguments});
-    delta(&json!({"tool_calls": [{"index": index, "id": "c", "type": "function", "function": function}]}))
+    delta(
+        &json!({"tool_calls": [{"index": index, "id": "c", "type": "function", "function": function}]}),
+    )
 }
 
 #[rustfmt::skip]
@@ -85,7 +87,7 @@ pub(super) fn kinds() -> Vec<Kind> {
         whole("a length of 2^63", Fails, with("200 OK\r\ncontent-length: 9223372036854775807", &good)),
         whole("a length beyond 64 bits", Fails, with("200 OK\r\ncontent-length: 99999999999999999999", &good)),
         whole("a length below zero", Fails, with("200 OK\r\ncontent-length: -1", &good)),
-        whole("length and chunks", Any, with(&format!("200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked"), &String::from_utf8_lossy(&[chunk(&good), b"0\r\n\r\n".to_vec()].concat()))),
+        whole("length and chunks", Any, with("200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked", &String::from_utf8_lossy(&[chunk(&good), b"0\r\n\r\n".to_vec()].concat()))),
         whole("until the connection ends", Any, with("200 OK\r\ncontent-type: application/json", &good)),
         whole("chunks without their end", Fails, with("200 OK\r\ntransfer-encoding: chunked", &String::from_utf8_lossy(&chunk(&good)))),
         whole("a chunk of 2^64 - 1", Fails, with("200 OK\r\ntransfer-encoding: chunked", &format!("ffffffffffffffff\r\n{good}"))),

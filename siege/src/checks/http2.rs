@@ -9,8 +9,8 @@ use crate::{
     check::{Category, Check, Failed, Seen, expect},
     frames::{
         self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, PING,
-        PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame, question_headers,
-        settings_payload,
+        PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame,
+        question_headers, settings_payload,
     },
     process::Setup,
     provider::{Part, Providers, chunk, stream_head},
@@ -18,16 +18,19 @@ use crate::{
     wire::{self, question},
 };
 
-pub(crate) const CATEGORY: Category = Category { name: "http2", setup: with_endless, at_once: 4, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "http2", simulated: Vec::new, setup: with_endless, at_once: 4, checks };
 
 /// With a provider whose stream has no end.
 pub(super) fn with_endless(providers: &Providers) -> Setup {
     // Many bytes for little work: a hundred of these streams fill their buffers at once.
     let event = |n: usize| {
         let text = format!("{n} flows by{:020000}. ", n * 31);
-        chunk(format!(r#"data: {{"choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}
+        chunk(format!(
+            r#"data: {{"choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}
 
-"#))
+"#
+        ))
     };
     let name = "endless";
     providers.raw.serve(name, vec![Part::Bytes(stream_head()), Part::Numbered(event)]);
@@ -64,7 +67,8 @@ fn checks() -> Vec<Check> {
         Check::new("20,000 requests, each reset at once", rapid_reset).within_s(30),
         Check::new("at most 256 streams of a connection at once", many_streams),
         Check::new("a window of zero, until the call's deadline", zero_window).within_s(20),
-        Check::new("a window of zero beside streams that are read", zero_window_beside).within_s(20),
+        Check::new("a window of zero beside streams that are read", zero_window_beside)
+            .within_s(20),
         Check::new("a header of 4 KB a thousand times out of the table", table_bomb),
     ]);
     all
@@ -117,12 +121,8 @@ async fn send(site: &Site, bytes: &[u8], want: Want) -> Seen {
 
 /// Headers of a `GET` of `path`.
 fn get(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
-    let own = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "127.0.0.1"),
-    ];
+    let own =
+        [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "127.0.0.1")];
     block(&[&own[..], more].concat())
 }
 
@@ -258,7 +258,10 @@ async fn flood(site: &Arc<Site>, head: &[u8], each: &[u8], bytes: usize) -> Seen
     let grown = most.saturating_sub(before);
     expect(
         grown <= 50 && slowest < Duration::from_millis(500),
-        format!("{end} after {} KiB, memory + {grown} MiB, others at most {slowest:.0?}", sent >> 10),
+        format!(
+            "{end} after {} KiB, memory + {grown} MiB, others at most {slowest:.0?}",
+            sent >> 10
+        ),
     )
 }
 
@@ -307,7 +310,9 @@ async fn rapid_reset(site: Arc<Site>) -> Seen {
     let asked = site.providers.good.provider().journal().len() - asked;
     expect(
         grown <= 50 && slowest < Duration::from_secs(1),
-        format!("{sent} went out, the provider was asked {asked} times, memory + {grown} MiB, others at most {slowest:.0?}"),
+        format!(
+            "{sent} went out, the provider was asked {asked} times, memory + {grown} MiB, others at most {slowest:.0?}"
+        ),
     )
 }
 

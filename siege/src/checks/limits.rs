@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Each has a process of its own.
-pub(crate) const CATEGORY: Category = Category { name: "limits", setup, at_once: 1, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "limits", simulated: Vec::new, setup, at_once: 1, checks };
 
 fn setup(providers: &Providers) -> Setup {
     let parts = vec![Part::Bytes(response("200 OK", "", &answer("Taken."))), Part::Keep];

@@ -7,15 +7,14 @@ use tokio::time::sleep;
 use crate::{
     check::{Category, Check, Seen, expect},
     process::Setup,
-    provider::{
-        KEY, Part, Providers, answer, event, response, stream_head, text_event,
-    },
+    provider::{KEY, Part, Providers, answer, event, response, stream_head, text_event},
     site::{ADMIN, OTHER, Site, TENANT},
     wire::{Reply, SOON, call, chat, post, question},
 };
 
 /// One at a time: the last checks read what all of them left.
-pub(crate) const CATEGORY: Category = Category { name: "secrets", setup, at_once: 1, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "secrets", simulated: Vec::new, setup, at_once: 1, checks };
 
 /// In prompts and answers, which are logged nowhere.
 const CANARY: &str = "canary-of-what-was-asked-58213";
@@ -195,8 +194,9 @@ async fn echo(site: &Site, name: &str) -> Seen {
     let prompt = format!("{CANARY}, {name}?");
     for stream in [false, true] {
         let anthropic = serde_json::json!({"model": model, "max_tokens": 99, "stream": stream, "messages": [{"role": "user", "content": prompt}]}).to_string();
-        let gemini = serde_json::json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]})
-            .to_string();
+        let gemini =
+            serde_json::json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]})
+                .to_string();
         let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         let headers = format!("{BEARER}authorization: Bearer {TENANT}\r\n");
         let requests = [
@@ -245,9 +245,8 @@ async fn unknown_key(site: Arc<Site>) -> Seen {
 }
 
 async fn page(site: &Site, path: &str) -> Seen {
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {ADMIN}\r\n\r\n"
-    );
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {ADMIN}\r\n\r\n");
     let reply = call(site.gateway.addr, request, SOON).await?;
     let found = leaks(&everything(&reply), &[KEY, TENANT, OTHER, ADMIN]);
     expect(
@@ -282,4 +281,28 @@ async fn short_secret(site: Arc<Site>) -> Seen {
         status.code() == Some(2) && !output.contains(short) && output.contains("SIEGE_PROVIDER"),
         format!("{status}: {}", gateway.log()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_found_in_each_of_its_forms() {
+        let form = |text: &str| !leaks(text, &[KEY]).is_empty();
+        assert!(form(&format!("a {KEY} b")));
+        assert!(form(&serde_json::json!({ "a": KEY }).to_string()));
+        assert!(form(&serde_json::json!({ "a": serde_json::json!(KEY).to_string() }).to_string()));
+        assert!(form(&format!("?key={}", percent(KEY))));
+        for before in ["", "a", "ab", "abc", "user:"] {
+            for after in ["", "z", "zz"] {
+                assert!(
+                    form(&base64(format!("{before}{KEY}{after}").as_bytes())),
+                    "{before} {after}"
+                );
+            }
+        }
+        assert!(!form("quiet-harbour/4471"));
+        assert_eq!(base64(b"hello"), "aGVsbG8=");
+    }
 }

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Each has a process of its own: most of them end it.
-pub(crate) const CATEGORY: Category = Category { name: "signals", setup, at_once: 3, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "signals", simulated: Vec::new, setup, at_once: 3, checks };
 
 fn setup(providers: &Providers) -> Setup {
     paced(providers);

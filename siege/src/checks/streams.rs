@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Each has a process of its own.
-pub(crate) const CATEGORY: Category = Category { name: "streams", setup, at_once: 2, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "streams", simulated: Vec::new, setup, at_once: 2, checks };
 
 /// Enough for a pipe that nobody reads to be full.
 const REQUESTS: usize = 1_500;

@@ -16,7 +16,8 @@ use crate::{
     wire::{Client, Reply, SOON, call, chat, question},
 };
 
-pub(crate) const CATEGORY: Category = Category { name: "tenants", setup, at_once: 1, checks };
+pub(crate) const CATEGORY: Category =
+    Category { name: "tenants", simulated: Vec::new, setup, at_once: 1, checks };
 
 fn setup(providers: &Providers) -> Setup {
     let fails = |word: &str, fault: Fault| PlanRule::new(fault).contains(word);
@@ -75,7 +76,8 @@ async fn witness(site: Arc<Site>, prompt: &'static str, stream: bool) -> Seen {
     let model = "faulty-a";
     let mut drawn = Vec::new();
     for _ in 0..8 {
-        let headers = as_tenant(TENANT, "x-steadfast-timeout-ms: 600\r\nx-steadfast-max-attempts: 1\r\n");
+        let headers =
+            as_tenant(TENANT, "x-steadfast-timeout-ms: 600\r\nx-steadfast-max-attempts: 1\r\n");
         let request = chat(&headers, &question(model, prompt, stream));
         let reply = call(site.gateway.addr, request, SOON).await?;
         drawn.push(reply.status);
