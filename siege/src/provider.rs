@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use steadfast_sim::{Answer, Dialect, FaultPlan, Journal, Latency, SimProvider, SimServer};
+use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -20,8 +20,6 @@ pub(crate) const KEY: &str = "quiet-harbour/4471+lantern\"north";
 pub(crate) struct Providers {
     /// One that is well.
     pub(crate) good: SimServer,
-    /// One that is well, and slow: 20 ms an event.
-    pub(crate) slow: SimServer,
     /// One that fails as a check wants.
     pub(crate) faulty: SimServer,
     /// Whatever bytes a check wants.
@@ -37,20 +35,25 @@ impl Providers {
         for sim in simulated {
             more.push(SimServer::local(sim).await?);
         }
-        let built = |name: &str, latency: Latency| {
+        let built = |name: &str| {
             SimProvider::builder(Dialect::OpenAi)
                 .with_name(name)
                 .with_journal(&Journal::keeping(4096))
-                .with_latency(latency)
+                .build()
         };
-        let long = "All of it flows by, as slowly as it can. ".repeat(400);
-        let slow = Latency { per_token: Duration::from_millis(20), ..Latency::default() };
-        let slow = built("slow", slow).respond(move |_| Some(Answer::text(long.clone())));
+        let raw = Raw::start().await?;
+        // Ten seconds of an event each 50 ms, which cost next to nothing.
+        let pieces = (0..200).flat_map(|n| {
+            [Part::Bytes(text_event(&format!("piece {n} of it, "))), Part::PauseMs(50)]
+        });
+        let mut slow = vec![Part::Bytes(stream_head())];
+        slow.extend(pieces);
+        slow.push(Part::Bytes(stream_end()));
+        raw.serve("slow", slow);
         Ok(Self {
-            good: SimServer::local(built("good", Latency::default()).build()).await?,
-            slow: SimServer::local(slow.build()).await?,
-            faulty: SimServer::local(built("faulty", Latency::default()).build()).await?,
-            raw: Raw::start().await?,
+            good: SimServer::local(built("good")).await?,
+            faulty: SimServer::local(built("faulty")).await?,
+            raw,
             more,
         })
     }
@@ -60,11 +63,11 @@ impl Providers {
         self.faulty.provider().set_faults(plan);
     }
 
-    /// `[[providers]]` for these, and a route for each by the model's name: `gpt-4o` is the good one's, `slow-*` and
-    /// `faulty-*` the others', `raw-NAME` what the raw one has under the name.
+    /// `[[providers]]` for these, and a route for each by the model's name: `gpt-4o` is the good one's,
+    /// `faulty-*` the other's, `raw-NAME` what the raw one has under the name, `raw-slow` always.
     pub(crate) fn config(&self, raw: &[&str]) -> String {
         let mut text = String::new();
-        let sims = [(&self.good, "gpt-*"), (&self.slow, "slow-*"), (&self.faulty, "faulty-*")];
+        let sims = [(&self.good, "gpt-*"), (&self.faulty, "faulty-*")];
         for (sim, models) in sims {
             let name = sim.provider().name();
             text += &section(name, "openai", &sim.base_url(), "models = { \"*\" = \"gpt-4o\" }");
@@ -72,7 +75,7 @@ impl Providers {
                 text += &route(name, models);
             }
         }
-        for name in raw {
+        for name in raw.iter().chain(&["slow"]) {
             text += &section(name, "openai", &self.raw.base_url(name), "");
             text += &route(name, &format!("raw-{name}"));
         }
@@ -81,7 +84,7 @@ impl Providers {
 
     /// The ports that they listen on.
     pub(crate) fn ports(&self) -> Vec<u16> {
-        let own = [&self.good, &self.slow, &self.faulty].map(|sim| sim.addr().port());
+        let own = [&self.good, &self.faulty].map(|sim| sim.addr().port());
         let more = self.more.iter().map(|sim| sim.addr().port()).collect();
         [own.to_vec(), vec![self.raw.addr.port()], more].concat()
     }

@@ -357,7 +357,7 @@ async fn zero_window(site: Arc<Site>) -> Seen {
 async fn zero_window_beside(site: Arc<Site>) -> Seen {
     // Stream 1 has no window; the others get theirs each.
     let mut client = Http2::connect(site.gateway.addr, &[(4, 0)]).await?;
-    let stuck = question("slow-b", "Say much.", true);
+    let stuck = question("raw-slow", "Say much.", true);
     client.send(frames::question(1, &stuck, &[("x-steadfast-timeout-ms", "3000")])).await;
     let mut whole = 0;
     for n in 1..=40_u32 {

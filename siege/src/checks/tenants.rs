@@ -215,7 +215,7 @@ async fn crowd(site: Arc<Site>) -> Seen {
     for n in 0..100 {
         let mut client = Client::connect(site.gateway.addr).await?;
         let headers = as_tenant(TENANT, "x-steadfast-timeout-ms: 8000\r\n");
-        client.send(chat(&headers, &question("slow-a", &format!("Say much {n}."), true))).await;
+        client.send(chat(&headers, &question("raw-slow", &format!("Say much {n}."), true))).await;
         held.push(client);
     }
     sleep(Duration::from_millis(500)).await;
