@@ -41,7 +41,7 @@ impl Providers {
                 .with_journal(&Journal::keeping(4096))
                 .build()
         };
-        let raw = Raw::start().await?;
+        let raw = Raw::default();
         // Ten seconds of an event each 50 ms, which cost next to nothing.
         let pieces = (0..200).flat_map(|n| {
             [Part::Bytes(text_event(&format!("piece {n} of it, "))), Part::PauseMs(50)]
@@ -86,7 +86,7 @@ impl Providers {
     pub(crate) fn ports(&self) -> Vec<u16> {
         let own = [&self.good, &self.faulty].map(|sim| sim.addr().port());
         let more = self.more.iter().map(|sim| sim.addr().port()).collect();
-        [own.to_vec(), vec![self.raw.addr.port()], more].concat()
+        [own.to_vec(), self.raw.ports(), more].concat()
     }
 }
 
@@ -123,10 +123,10 @@ pub(crate) enum Part {
     Keep,
 }
 
-/// A provider of raw bytes, by the first part of the path.
-#[derive(Clone)]
+/// A provider of raw bytes, by the first part of the path. Each name has a port of its own, so that no connection of
+/// one is used for another.
+#[derive(Clone, Default)]
 pub(crate) struct Raw {
-    pub(crate) addr: SocketAddr,
     state: Arc<State>,
 }
 
@@ -135,37 +135,37 @@ struct State {
     scripts: Mutex<HashMap<String, Arc<Vec<Part>>>>,
     asked: Mutex<HashMap<String, usize>>,
     open: Mutex<HashMap<String, usize>>,
+    addrs: Mutex<HashMap<String, SocketAddr>>,
 }
 
 impl std::fmt::Debug for Raw {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Raw").field("addr", &self.addr).finish_non_exhaustive()
+        f.debug_struct("Raw").finish_non_exhaustive()
     }
 }
 
 impl Raw {
-    async fn start() -> Result<Self, Failed> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let raw = Self { addr: listener.local_addr()?, state: Arc::default() };
-        let state = raw.state.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let state = state.clone();
-                // Whatever ends a connection is the check's to see at the other side.
-                tokio::spawn(async move { serve(stream, &state).await });
-            }
-        });
-        Ok(raw)
-    }
-
     /// The base URL of what is under `name`.
     pub(crate) fn base_url(&self, name: &str) -> String {
-        format!("http://{}/{name}/v1", self.addr)
+        // A name that nobody serves is refused by the system.
+        let addr = self.state.addrs.lock().get(name).copied();
+        let addr = addr.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9)));
+        format!("http://{addr}/{name}/v1")
     }
 
     /// Requests under `name` are answered so.
     pub(crate) fn serve(&self, name: impl Into<String>, parts: Vec<Part>) {
-        self.state.scripts.lock().insert(name.into(), Arc::new(parts));
+        let name = name.into();
+        self.state.scripts.lock().insert(name.clone(), Arc::new(parts));
+        if let Ok((listener, addr)) = listen() {
+            self.state.addrs.lock().insert(name, addr);
+            tokio::spawn(accept(listener, self.state.clone()));
+        }
+    }
+
+    /// The ports that it listens on.
+    fn ports(&self) -> Vec<u16> {
+        self.state.addrs.lock().values().map(SocketAddr::port).collect()
     }
 
     /// How `name` is answered.
@@ -181,6 +181,21 @@ impl Raw {
     /// How many of its answers are under way.
     pub(crate) fn open(&self, name: &str) -> usize {
         self.state.open.lock().get(name).copied().unwrap_or(0)
+    }
+}
+
+fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let addr = listener.local_addr()?;
+    Ok((TcpListener::from_std(listener)?, addr))
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = state.clone();
+        // Whatever ends a connection is the check's to see at the other side.
+        tokio::spawn(async move { serve(stream, &state).await });
     }
 }
 

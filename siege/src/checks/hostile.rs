@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(crate) const CATEGORY: Category =
-    Category { name: "hostile", simulated, setup, at_once: 12, checks };
+    Category { name: "hostile", simulated, setup, at_once: 6, checks };
 
 /// What has to come of a provider's answer.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,9 @@ fn setup(providers: &Providers) -> Setup {
     }
     for kind in hostile_raw::kinds() {
         let name = slug(kind.name);
+        providers.raw.serve(name.as_str(), kind.parts);
         config += &section(&name, "openai", &providers.raw.base_url(&name), "");
         config += &route(&name, &name);
-        providers.raw.serve(name, kind.parts);
     }
     let trap = Part::Bytes(response("200 OK", "", &answer("You followed.")));
     providers.raw.serve("trap", vec![trap]);
@@ -160,7 +160,9 @@ fn checks() -> Vec<Check> {
             let form = if stream { "a stream" } else { "whole" };
             let text = serde_json::to_string(&fault).unwrap_or_default();
             let check = Check::new(format!("{dialect} {text}, {form}"), move |site| async move {
-                ask(&site, &format!("sim-{n}"), stream, Want::Any).await
+                let seen = ask(&site, &format!("sim-{n}"), stream, Want::Any).await;
+                let asked = site.providers.more[n].provider().journal().len();
+                if asked == 0 { expect(false, "the provider was not asked") } else { seen }
             });
             all.push(if stream == (n % 2 == 0) { check } else { check.slow() });
         }
@@ -168,8 +170,12 @@ fn checks() -> Vec<Check> {
     all.extend(hostile_raw::kinds().into_iter().map(|kind| {
         let check = Check::new(kind.name, move |site| async move {
             let seen = ask(&site, &slug(kind.name), kind.stream, kind.want).await;
-            let followed = site.providers.raw.asked("trap");
-            if followed > 0 { expect(false, "a redirect was followed") } else { seen }
+            let asked = |name: &str| site.providers.raw.asked(name);
+            match (asked(&slug(kind.name)), asked("trap")) {
+                (0, _) => expect(false, "the provider was not asked"),
+                (_, 0) => seen,
+                _ => expect(false, "a redirect was followed"),
+            }
         });
         let check = check.within_s(30);
         if kind.is_quick { check } else { check.slow() }
