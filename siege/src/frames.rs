@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(status(&[0x20, 0x8c]), Some(400), "behind the size of a table");
         assert_eq!(status(b"\x48\x03413"), Some(413));
         // 401 and 503 by Huffman.
-        assert_eq!(status(&[0x48, 0x82, 0b0110_1000, 0b0000_0111]), Some(401));
+        assert_eq!(status(&[0x48, 0x82, 0b0110_1000, 0b0000_0001]), Some(401));
         assert_eq!(status(&[0x48, 0x83, 0b0110_1100, 0b0000_1100, 0b1111_1111]), Some(503));
         assert_eq!(status(&[0x40, 0x01]), None);
         assert_eq!(status(&[]), None);
