@@ -119,6 +119,15 @@ impl Client {
         (seen, self.ended)
     }
 
+    /// The status of the next response, of which little more is read.
+    pub(crate) async fn status(&mut self, limit: Duration) -> Option<u16> {
+        let deadline = Instant::now() + limit;
+        while self.buffer.len() < 12 {
+            self.fill(deadline).await?;
+        }
+        std::str::from_utf8(&self.buffer[9..12]).ok()?.parse().ok()
+    }
+
     /// The next response; `None` when the connection ended, or nothing came, before its head was whole.
     pub(crate) async fn reply(&mut self, limit: Duration) -> Option<Reply> {
         let deadline = Instant::now() + limit;
