@@ -18,6 +18,7 @@ mod outage;
 mod package;
 mod reload;
 mod sdk;
+mod siege;
 mod tool;
 mod words;
 mod workspace;
@@ -113,6 +114,13 @@ const STEPS: &[Step] = &[
         run: Run::WithArguments(fuzz::run),
     },
     Step {
+        name: "siege",
+        what: "attacks on the release binary over sockets; `siege [--quick] [word...]`: those with the words in \
+               their name, `--quick` without those that take long",
+        ci: Some(&["--quick"]),
+        run: Run::WithArguments(siege::run),
+    },
+    Step {
         name: "test",
         what: "every test, doc tests, `chaos` and `sdk` included; `test [filter...]`: cargo test alone",
         ci: Some(&[]),
@@ -136,6 +144,12 @@ const STEPS: &[Step] = &[
         what: "the configuration is read again 10,000 times under load; `reload [times]`",
         ci: None,
         run: Run::WithArguments(reload::run),
+    },
+    Step {
+        name: "soak",
+        what: "an hour of mixed load with faults, floods and slow callers: nothing grows; `soak [minutes]`",
+        ci: None,
+        run: Run::WithArguments(siege::soak),
     },
     Step {
         name: "chaos",

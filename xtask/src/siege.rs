@@ -1,0 +1,29 @@
+//! `siege` and `soak`: attacks on the release binary of the gateway, and an hour of mixed load, over sockets.
+
+use std::path::PathBuf;
+
+/// Runs the checks of `siege/`: those whose name has every word in it, without the slow ones with `--quick`.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    start("siege", args)
+}
+
+/// Runs the soak for an hour, or for the minutes given.
+pub(crate) fn soak(args: &[String]) -> Result<(), String> {
+    let minutes = match args {
+        [] => "60",
+        [minutes] if minutes.parse::<u32>().is_ok_and(|minutes| minutes >= 2) => minutes,
+        _ => return Err("`soak [minutes]`, at least 2, such as `soak 5`".to_owned()),
+    };
+    start("soak", &["--soak".to_owned(), minutes.to_owned()])
+}
+
+fn start(step: &str, args: &[String]) -> Result<(), String> {
+    let build = ["build", "--release", "--locked", "-p", "steadfast-gateway", "--bin", "steadfast"];
+    crate::cargo(step, &build, &[])?;
+    let binary: PathBuf = crate::target().join("release/steadfast");
+    let binary = binary.to_str().ok_or("the path of the gateway is not UTF-8")?;
+    // What attacks is as checked as a test, and quick enough to be no hindrance.
+    let own = ["run", "--locked", "--profile", "chaos", "-p", "steadfast-siege", "--", binary];
+    let args: Vec<&str> = own.into_iter().chain(args.iter().map(String::as_str)).collect();
+    crate::cargo(step, &args, &[])
+}
