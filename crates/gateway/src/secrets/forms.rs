@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, fmt::Write};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 
+use crate::escape;
+
 /// What writers of JSON write as `\uXXXX` besides what they must: nothing; what means something in
 /// HTML, as Go does; that and more, as .NET does.
 const UNICODE: [&str; 3] = ["", "<>&", "\"&'+<>`"];
@@ -21,7 +23,9 @@ pub(super) fn of(secret: &[u8]) -> BTreeSet<Vec<u8>> {
         forms.extend(json(text).into_iter().map(String::into_bytes));
         let shown = format!("{text:?}");
         forms.insert(shown[1..shown.len() - 1].into());
-        forms.insert(text.escape_debug().to_string().into());
+        forms.insert(escape::text(text).into_owned().into());
+        forms.insert(escape::ascii(text).into_owned().into());
+        forms.insert(escape::text(&shown[1..shown.len() - 1]).into_owned().into());
     }
     percent(secret, &mut forms);
     base64(secret, &mut forms);
