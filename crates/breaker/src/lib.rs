@@ -76,7 +76,7 @@
 //!
 //! All this is about a breaker by itself. Below a failover that selects the target
 //! ([`CallContext::routed`](steadfast_core::CallContext::routed)) that layer decides who is asked, and this one only
-//! paces repetitions: it opens after [20 failures in a row, throttled calls among them,](BreakerPolicy::dead), lets each call ask
+//! paces repetitions: it opens after [20 failures in a row](BreakerPolicy::dead), throttled calls among them, lets each call ask
 //! once all the same, and those that ask again one [turn](BreakerPolicy::turn) after the other. First content is a success
 //! there and closes it, a break after it changes nothing, and nothing is proof: failover rests a refused key itself.
 //!

@@ -12,7 +12,7 @@ use std::{
 };
 
 use steadfast_chat::{
-    ChatRequest, Event, Message, Role, transcript::TranscriptRules, transcript::validate,
+    ChatRequest, Delta, Event, Message, Role, transcript::TranscriptRules, transcript::validate,
 };
 use steadfast_compact::{
     CompactionLayer, CompactionPolicy, ConversationId, Effect, TargetFacts, Tier, TokenLimits,
@@ -225,7 +225,7 @@ async fn a_refusal_is_compacted_harder_and_sent_again_once() {
 async fn a_refusal_in_the_stream_before_content_is_one_too() {
     for delivered in [false, true] {
         let model = Model::at_once(move |number, _| {
-            let mut list = vec![Ok(Event::new([steadfast_chat::Delta::Ping]))];
+            let mut list = vec![Ok(Event::new([Delta::Ping]))];
             if delivered {
                 list.push(Ok(Event::new([text_delta("I")])));
             }
@@ -242,6 +242,65 @@ async fn a_refusal_in_the_stream_before_content_is_one_too() {
             assert_eq!(model.calls(), 2);
             let (first, second) = (&model.asked()[0], &model.asked()[1]);
             assert!(second.messages.len() < first.messages.len() / 2);
+        }
+    }
+}
+
+/// A layer that holds streams back until their end.
+fn withholding() -> CompactionLayer {
+    let mut policy = CompactionPolicy::default();
+    policy.withhold = true;
+    layer(100_000).with_policy(policy).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_a_stream_that_is_withheld_is_repaired_whatever_came_before() {
+    for streams in [true, false] {
+        let model = Model::at_once(|number, _| {
+            let started =
+                vec![Ok(Event::new([text_delta("I")])), Err(overflow(None, None).with_delivered())];
+            Ok(if number == 0 { events(started) } else { say_used("ok", 900, 2) })
+        });
+        let service = stacked(&withholding(), &model);
+        let mut request = request(talk(120, 20), session("s"));
+        request.stream = streams;
+        let answer = ask(&service, request).await;
+        if !streams {
+            assert_eq!(answer.unwrap_err().reason(), Reason::ContextOverflow, "it comes whole");
+            continue;
+        }
+        let answer = answer.unwrap();
+        assert_eq!((answer.text().as_str(), answer.usage.input), ("ok", Some(900)));
+        assert_eq!((model.calls(), answer.head.attempts), (2, 2));
+    }
+}
+
+/// What is too much to be held back has been seen.
+#[tokio::test(start_paused = true)]
+async fn a_long_stream_is_withheld_in_part_and_passed_on_whole() {
+    let mib = 1 << 20;
+    for (pieces, fails) in [(3, false), (3, true), (1, true)] {
+        let model = Model::at_once(move |number, _| {
+            let mut list: Vec<_> =
+                (0..pieces).map(|_| Ok(Event::new([text_delta(&"x".repeat(mib / 2))]))).collect();
+            list.push(if fails && number == 0 {
+                Err(overflow(None, None))
+            } else {
+                Ok(Event::new([Delta::End]))
+            });
+            Ok(events(list))
+        });
+        let mut request = request(talk(120, 20), session("s"));
+        request.stream = true;
+        let answer = ask(&stacked(&withholding(), &model), request).await;
+        let repaired = fails && pieces == 1;
+        assert_eq!(model.calls(), 1 + usize::from(repaired), "{pieces}, {fails}");
+        match answer {
+            Ok(answer) => assert_eq!(answer.text().len(), pieces * mib / 2, "{pieces}, {fails}"),
+            Err(failure) => {
+                assert!(fails && !repaired, "{pieces}: {failure}");
+                assert!(failure.is_delivered());
+            }
         }
     }
 }
