@@ -100,6 +100,11 @@ impl Admission {
         }
     }
 
+    /// How many requests are in progress.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.0.state.lock().held().requests
+    }
+
     /// The refusal by `limit`, which is counted.
     pub(crate) fn refused(&self, limit: Limit) -> Failure {
         self.0.refused[limit as usize].fetch_add(1, Ordering::Relaxed);

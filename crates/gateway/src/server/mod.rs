@@ -144,6 +144,11 @@ impl App {
         self.0.setup.read().clone()
     }
 
+    /// How many requests for models are in progress.
+    pub fn in_flight(&self) -> u64 {
+        self.admission().in_flight()
+    }
+
     /// Who is let in.
     fn admission(&self) -> &Admission {
         &self.0.admission
