@@ -3,6 +3,9 @@
 use super::{COST, usable::usable};
 use crate::config::ServerConfig;
 
+/// The least memory there can be, 16 MiB: of its small part a tenant can have a body of the largest size.
+pub(crate) const LEAST_MIB: u64 = 16;
+
 /// The share of memory that small bodies have: an eighth.
 const SMALL_SHARE: u64 = 8;
 
@@ -42,7 +45,7 @@ impl Limits {
         let memory = server.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
         Self {
             requests: server.max_in_flight as u64,
-            memory: memory.unwrap_or_else(|| usable() / 2),
+            memory: memory.unwrap_or_else(|| (usable() / 2).max(LEAST_MIB << 20)),
             shared: tenants > 1,
         }
     }

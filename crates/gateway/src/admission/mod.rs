@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use steadfast_core::{Failure, FaultSide, Reason};
 use tokio::time::{Instant, timeout};
 
-pub(crate) use self::limits::Limits;
+pub(crate) use self::limits::{LEAST_MIB, Limits};
 use self::{limits::Size, state::State};
 
 /// The largest body that is small: 256 KiB, more than a usual chat. Small ones have memory of their own, so that
@@ -202,6 +202,19 @@ impl Admitted {
         self.capacity * COST
     }
 
+    /// The body is announced to have so many bytes: nothing is taken for it before it comes.
+    ///
+    /// # Errors
+    ///
+    /// When there never is memory for it.
+    pub(crate) fn announced(&mut self, bytes: u64) -> Result<(), Failure> {
+        if bytes > SMALL as u64 {
+            self.fits(bytes)?;
+            self.size = Size::Large;
+        }
+        Ok(())
+    }
+
     /// Makes room for a body of so many bytes in all, of which at least half have come. Waits while there is
     /// none.
     ///
@@ -210,7 +223,7 @@ impl Admitted {
     /// When there never is, or was none in time.
     pub(crate) async fn reserve(&mut self, capacity: usize) -> Result<(), Failure> {
         let capacity = capacity as u64;
-        let size = if capacity > SMALL as u64 { Size::Large } else { Size::Small };
+        let size = if capacity > SMALL as u64 { Size::Large } else { self.size };
         // What has turned out to be large is charged there, all of it.
         let kept = if size == self.size { self.capacity } else { 0 };
         if capacity <= kept {
@@ -237,11 +250,7 @@ impl Admitted {
     }
 
     /// Refuses a body of so many bytes if there never is memory for it.
-    ///
-    /// # Errors
-    ///
-    /// Then.
-    pub(crate) fn fits(&self, bytes: u64) -> Result<(), Failure> {
+    fn fits(&self, bytes: u64) -> Result<(), Failure> {
         let largest = self.admission.0.state.lock().limits().largest();
         if bytes <= largest {
             return Ok(());
@@ -339,6 +348,16 @@ mod tests {
         assert_eq!((held(&admission), one.held()), ((1, 0, kib(3072)), kib(3072)));
         drop(one);
         assert_eq!(held(&admission), (0, 0, 0));
+
+        // What is announced takes nothing, and is large from its first byte.
+        let mut announced = admission.enter(None).unwrap();
+        announced.announced(2 * MIB as u64).unwrap();
+        assert_eq!(held(&admission), (1, 0, 0));
+        announced.reserve(1024).await.unwrap();
+        assert_eq!(held(&admission), (1, 0, kib(4)));
+        let never = announced.announced(15 * MIB as u64).unwrap_err();
+        assert_eq!(never.reason(), Reason::PayloadTooLarge);
+        assert!(announced.reserve(15 * MIB).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

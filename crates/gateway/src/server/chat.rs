@@ -225,9 +225,7 @@ async fn collect(
         return Err(too_large());
     }
     let announced = hint.upper().map_or(limit, |length| length as usize);
-    if hint.lower() > SMALL as u64 {
-        admitted.fits(hint.lower())?;
-    }
+    admitted.announced(hint.lower())?;
     let now = Instant::now();
     let end = later(now, setup.body_timeout);
     let mut due = end.min(later(now, setup.body_progress));
