@@ -1,6 +1,6 @@
 //! How much there may be at once, and how it is shared.
 
-use super::{COST, usable::usable};
+use super::usable::usable;
 use crate::config::ServerConfig;
 
 /// The least memory there can be, 16 MiB: of its small part a tenant can have a body of the largest size.
@@ -64,11 +64,10 @@ impl Limits {
         }
     }
 
-    /// The largest body for which there is room where there is no other.
-    pub(super) fn largest(&self) -> u64 {
+    /// What one body can be charged where there is no other.
+    pub(super) fn most(&self) -> u64 {
         let all = self.memory_for(Size::Large);
-        let own = if self.shared { all / (FAIR + 1) * FAIR } else { all };
-        own / COST
+        if self.shared { all / (FAIR + 1) * FAIR } else { all }
     }
 
     /// Whether `more` of a `total` is there for a tenant who holds `own`, where all hold `held`.
@@ -108,7 +107,7 @@ mod tests {
             assert_eq!(seen, expected, "{limits:?}: {held}, {own} + {more}");
         }
         assert_eq!((alone.memory_for(Size::Small), alone.memory_for(Size::Large)), (100, 700));
-        assert_eq!((alone.largest(), shared.largest()), (175, 131));
+        assert_eq!((alone.most(), shared.most()), (700, 525));
     }
 
     #[test]
