@@ -16,6 +16,6 @@ pub(crate) use self::{
         strings, uint,
     },
     scan::ObjectScan,
-    write::{Array, Object, quoted, room, text_of},
+    write::{Array, Object, quoted, text_of},
 };
 pub use self::{read::RequestError, scan::values};

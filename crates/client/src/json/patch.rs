@@ -7,7 +7,10 @@ use serde::Serialize;
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Dialect, Failure, FaultSide, Reason};
 
-use super::{Fields, Object, Raw, RequestError, quoted, text_of};
+use super::{
+    Fields, Object, Raw, RequestError, quoted, text_of,
+    write::{room, value},
+};
 
 /// A request body being written: on top of the one that was read, when that was in the same
 /// dialect, else from nothing.
@@ -16,7 +19,15 @@ pub(crate) struct Patch<'a> {
     dialect: Dialect,
     /// Those of the body that was read, once something between them has to change.
     fields: OnceCell<Result<Fields<'a>, RequestError>>,
-    set: Vec<Change>,
+    set: Set,
+}
+
+/// What has been set.
+enum Set {
+    /// Of a body that was read in this dialect.
+    Changes(Vec<Change>),
+    /// The body written so far, where there was none.
+    Anew(Vec<u8>),
 }
 
 struct Change {
@@ -28,7 +39,21 @@ struct Change {
 impl<'a> Patch<'a> {
     /// Begins.
     pub(crate) fn new(request: &'a ChatRequest, dialect: Dialect) -> Self {
-        Self { request, dialect, fields: OnceCell::new(), set: Vec::new() }
+        let set = match request.origin(dialect) {
+            Some(_) => Set::Changes(Vec::new()),
+            None => Set::Anew(room(request, 1_024)),
+        };
+        Self { request, dialect, fields: OnceCell::new(), set }
+    }
+
+    fn push(&mut self, names: &'static [&'static str], value: Option<String>) {
+        match (&mut self.set, names, value) {
+            (Set::Changes(changes), _, value) => changes.push(Change { names, value }),
+            (Set::Anew(out), [name, ..], Some(value)) => {
+                field(out, name).extend_from_slice(value.as_bytes());
+            }
+            (Set::Anew(_), ..) => {}
+        }
     }
 
     /// The request as it was read, when that was in this dialect.
@@ -61,9 +86,31 @@ impl<'a> Patch<'a> {
         value: impl FnOnce() -> Result<Option<String>, Failure>,
     ) -> Result<(), Failure> {
         if !same {
-            self.set.push(Change { names, value: value()? });
+            self.push(names, value()?);
         }
         Ok(())
+    }
+
+    /// Writes the field that most of the body is anew unless it is the `same` as it was read: where there was no body,
+    /// at once to its end.
+    pub(crate) fn write(
+        &mut self,
+        name: &'static [&'static str; 1],
+        same: bool,
+        value: impl FnOnce(&mut Vec<u8>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if same {
+            return Ok(());
+        }
+        match &mut self.set {
+            Set::Anew(out) => value(field(out, name[0])),
+            Set::Changes(changes) => {
+                let mut out = room(self.request, 0);
+                value(&mut out)?;
+                changes.push(Change { names: name, value: Some(text_of(out)) });
+                Ok(())
+            }
+        }
     }
 
     /// Writes a field that may be left out anew, unless its value is as it was read. Where it is not
@@ -76,7 +123,7 @@ impl<'a> Patch<'a> {
     ) {
         if !(allowed && self.is_same(&of)) {
             let value = of(self.request).as_ref().filter(|_| allowed).map(quoted);
-            self.set.push(Change { names, value });
+            self.push(names, value);
         }
     }
 
@@ -88,7 +135,8 @@ impl<'a> Patch<'a> {
         value: impl FnOnce(Option<Raw<'a>>) -> Result<Option<String>, Failure>,
     ) -> Result<(), Failure> {
         if !same {
-            self.set.push(Change { names, value: value(self.old(names)?)? });
+            let value = value(self.old(names)?)?;
+            self.push(names, value);
         }
         Ok(())
     }
@@ -99,25 +147,44 @@ impl<'a> Patch<'a> {
     ///
     /// When those can not be read again.
     pub(crate) fn finish(self) -> Result<Bytes, Failure> {
-        let origin = self.request.origin(self.dialect);
+        let Self { request, dialect, fields, set } = self;
+        let changes = match set {
+            Set::Changes(changes) => changes,
+            Set::Anew(mut out) => {
+                out.extend_from_slice(if out.is_empty() { b"{}" } else { b"}" });
+                return Ok(out.into());
+            }
+        };
+        let origin = request.origin(dialect);
         if let Some(origin) = origin
-            && self.set.is_empty()
+            && changes.is_empty()
         {
             return Ok(origin.body.clone());
         }
+        let fields = fields.into_inner().unwrap_or_else(|| read_again(request, dialect));
+        let fields = fields.map_err(|error| misread("the body", &error))?;
         // As large as it can become, so that it is copied once: a body may have many megabytes.
-        let set = self.set.iter().map(|change| {
-            change.value.as_ref().map_or(0, |value| value.len() + change.names[0].len() + 4)
+        let set = changes.iter().map(|Change { names, value }| {
+            let value = value.as_ref().map_or(0, String::len);
+            names.first().map_or(0, |name| name.len() + value + 4)
         });
         let kept = origin.map_or(2, |origin| origin.body.len());
         let mut out = Vec::with_capacity(kept + set.sum::<usize>());
         write(
             &mut Object::new(&mut out),
-            self.fields()?.iter().map(|(name, raw)| (name, raw.get())),
-            self.set.iter().map(|change| (change.names, change.value.as_deref())).collect(),
+            fields.iter().map(|(name, raw)| (name, raw.get())),
+            changes.iter().map(|change| (change.names, change.value.as_deref())).collect(),
         );
         Ok(out.into())
     }
+}
+
+/// Begins a field of the body that `out` is.
+fn field<'o>(out: &'o mut Vec<u8>, name: &str) -> &'o mut Vec<u8> {
+    out.push(if out.is_empty() { b'{' } else { b',' });
+    value(out, name);
+    out.push(b':');
+    out
 }
 
 /// The fields of the body that `request` was read from, as they stand; none when that was in another

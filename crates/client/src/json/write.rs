@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use steadfast_chat::ChatRequest;
 
 /// `value` as JSON text.
-fn value<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+pub(super) fn value<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let start = out.len();
     // Into memory, and nothing written here has keys other than strings: it can not fail. Should
     // a value ever refuse, null keeps the text well-formed.
@@ -23,9 +23,9 @@ pub(crate) fn quoted<T: Serialize + ?Sized>(of: &T) -> String {
     text_of(out)
 }
 
-/// Room for the conversation of `request`, which takes about as much in one dialect as in another.
-pub(crate) fn room(request: &ChatRequest) -> Vec<u8> {
-    Vec::with_capacity(request.unchanged_body().map_or(0, Bytes::len))
+/// Room for the conversation of `request`, which takes about as much in one dialect as in another, and for `more`.
+pub(super) fn room(request: &ChatRequest, more: usize) -> Vec<u8> {
+    Vec::with_capacity(request.unchanged_body().map_or(0, Bytes::len) + more)
 }
 
 /// The text that was written.

@@ -16,7 +16,7 @@ use crate::{
         schema::json_schema,
         turns::{Item, Turn, instructions, opaque_text, turns},
     },
-    json::{Array, quoted, room, text_of},
+    json::{Array, quoted, text_of},
 };
 
 /// What a conversation begins with that would begin with the model.
@@ -101,41 +101,38 @@ fn instruction(format: &ResponseFormat, read: Option<Dialect>) -> String {
 }
 
 /// The list of messages.
-pub(super) fn messages(request: &ChatRequest) -> Result<String, Failure> {
+pub(super) fn messages(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), Failure> {
     let messages = &request.messages;
     let calls = Calls::of(messages, DIALECT);
     let mut turns = turns(messages, DIALECT, &calls, verbatim, keep);
     strip_prefill(&mut turns);
-    let mut out = room(request);
-    {
-        let mut list = Array::new(&mut out);
-        if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {
-            list.object().put("role", "user").put("content", OPENING);
+    let mut list = Array::new(out);
+    if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {
+        list.object().put("role", "user").put("content", OPENING);
+    }
+    let last = turns.len().saturating_sub(1);
+    for (t, turn) in turns.iter().enumerate() {
+        if let Some(raw) = turn.raw {
+            list.raw(raw.get());
+            continue;
         }
-        let last = turns.len().saturating_sub(1);
-        for (t, turn) in turns.iter().enumerate() {
-            if let Some(raw) = turn.raw {
-                list.raw(raw.get());
-                continue;
-            }
-            let mut message = list.object();
-            message.put("role", if turn.model { "assistant" } else { "user" });
-            if let [Item { part: Part::Text(text), .. }] = turn.items.as_slice()
-                && text.extra.is_none()
-            {
-                // A trailing turn of the model may not end in white space.
-                let prefill = turn.model && t == last;
-                let text = if prefill { text.text.trim_end() } else { &text.text };
-                message.put("content", text);
-                continue;
-            }
-            let mut blocks = message.array("content");
-            for item in &turn.items {
-                block(&mut blocks, item, &calls)?;
-            }
+        let mut message = list.object();
+        message.put("role", if turn.model { "assistant" } else { "user" });
+        if let [Item { part: Part::Text(text), .. }] = turn.items.as_slice()
+            && text.extra.is_none()
+        {
+            // A trailing turn of the model may not end in white space.
+            let prefill = turn.model && t == last;
+            let text = if prefill { text.text.trim_end() } else { &text.text };
+            message.put("content", text);
+            continue;
+        }
+        let mut blocks = message.array("content");
+        for item in &turn.items {
+            block(&mut blocks, item, &calls)?;
         }
     }
-    Ok(text_of(out))
+    Ok(())
 }
 
 /// Whether a part is sent at all: no empty text, no thoughts of another vendor or unsigned, nothing

@@ -48,7 +48,7 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     body.set(&["system"], same, || Ok(blocks::system(request, instructed)))?;
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages))
         && blocks::all_verbatim(&request.messages);
-    body.set(&["messages"], same, || blocks::messages(request).map(Some))?;
+    body.write(&["messages"], same, |out| blocks::messages(out, request))?;
     let same =
         body.is_same(|r| &r.params.max_output) && same_plan(|a, b| a.max_tokens == b.max_tokens);
     body.set(&["max_tokens"], same, || Ok(Some(plan.max_tokens.to_string())))?;

@@ -11,7 +11,7 @@ use crate::{
         media::mime_of,
         turns::{Item, instructions, opaque_text, turns},
     },
-    json::{Array, Object, room, text_of},
+    json::{Array, Object},
 };
 
 /// What a conversation begins with that would begin with the model.
@@ -46,35 +46,32 @@ pub(super) fn system(request: &ChatRequest) -> Option<String> {
 }
 
 /// The list of contents.
-pub(super) fn contents(request: &ChatRequest) -> Result<String, Failure> {
+pub(super) fn contents(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), Failure> {
     let messages = &request.messages;
     let calls = Calls::of(messages, DIALECT);
     let turns = turns(messages, DIALECT, &calls, verbatim, keep);
     let signs = request.model.contains("gemini-3");
-    let mut out = room(request);
-    {
-        let mut list = Array::new(&mut out);
-        if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {
-            let mut content = list.object();
-            content.put("role", "user").array("parts").object().put("text", OPENING);
+    let mut list = Array::new(out);
+    if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {
+        let mut content = list.object();
+        content.put("role", "user").array("parts").object().put("text", OPENING);
+    }
+    for turn in &turns {
+        if let Some(raw) = turn.raw {
+            list.raw(raw.get());
+            continue;
         }
-        for turn in &turns {
-            if let Some(raw) = turn.raw {
-                list.raw(raw.get());
-                continue;
-            }
-            let mut content = list.object();
-            content.put("role", if turn.model { "model" } else { "user" });
-            let mut parts = content.array("parts");
-            let mut first_call = signs;
-            for item in &turn.items {
-                let unsigned = first_call && matches!(item.part, Part::ToolCall(_));
-                first_call &= !unsigned;
-                part(&mut parts, item, &calls, unsigned)?;
-            }
+        let mut content = list.object();
+        content.put("role", if turn.model { "model" } else { "user" });
+        let mut parts = content.array("parts");
+        let mut first_call = signs;
+        for item in &turn.items {
+            let unsigned = first_call && matches!(item.part, Part::ToolCall(_));
+            first_call &= !unsigned;
+            part(&mut parts, item, &calls, unsigned)?;
         }
     }
-    Ok(text_of(out))
+    Ok(())
 }
 
 /// Whether a part is sent at all: no empty text, no thoughts but Google's own, nothing that another

@@ -37,7 +37,7 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     });
     body.set(SYSTEM, same, || Ok(contents::system(request)))?;
     let same = read.is_some_and(|read| turns::same(&read.messages, &request.messages));
-    body.set(&["contents"], same, || contents::contents(request).map(Some))?;
+    body.write(&["contents"], same, |out| contents::contents(out, request))?;
     let same = body.is_same(|r| &r.tools);
     body.set(&["tools"], same, || tools(&request.tools))?;
     let same = body.is_same(|r| &r.params.tool_choice);

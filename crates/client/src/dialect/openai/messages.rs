@@ -7,38 +7,35 @@ use steadfast_core::Failure;
 use super::DIALECT;
 use crate::{
     dialect::{calls::Calls, fault, media::data_url, turns::opaque_text},
-    json::{Array, Object, room, text_of},
+    json::{Array, Object},
 };
 
 /// What stands for a tool's answer without text: the field may not be empty everywhere.
 const NO_OUTPUT: &str = "(no output)";
 
 /// The list of messages: those that nobody changed as they were read.
-pub(super) fn write(request: &ChatRequest) -> Result<String, Failure> {
+pub(super) fn write(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), Failure> {
     let messages = &request.messages;
     let calls = Calls::of(messages, DIALECT);
-    let mut out = room(request);
-    {
-        let mut list = Array::new(&mut out);
-        let mut shown = Vec::new();
-        for (m, message) in messages.iter().enumerate() {
-            // Nothing may stand between the results of one answer's calls.
-            if message.tool_results().next().is_none() {
-                show(&mut list, &mut shown);
-            }
-            if let Some(raw) = message.raw(DIALECT) {
-                list.raw(raw.get());
-                continue;
-            }
-            match message.role() {
-                Role::System => system(&mut list, message),
-                Role::Assistant => assistant(&mut list, m, message, &calls)?,
-                _ => user(&mut list, m, message, &calls, &mut shown)?,
-            }
+    let mut list = Array::new(out);
+    let mut shown = Vec::new();
+    for (m, message) in messages.iter().enumerate() {
+        // Nothing may stand between the results of one answer's calls.
+        if message.tool_results().next().is_none() {
+            show(&mut list, &mut shown);
         }
-        show(&mut list, &mut shown);
+        if let Some(raw) = message.raw(DIALECT) {
+            list.raw(raw.get());
+            continue;
+        }
+        match message.role() {
+            Role::System => system(&mut list, message),
+            Role::Assistant => assistant(&mut list, m, message, &calls)?,
+            _ => user(&mut list, m, message, &calls, &mut shown)?,
+        }
     }
-    Ok(text_of(out))
+    show(&mut list, &mut shown);
+    Ok(())
 }
 
 /// Opens a message, with the role it had in this dialect and the fields nobody knew.

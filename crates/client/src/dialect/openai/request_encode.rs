@@ -28,7 +28,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
 
     body.set(&["model"], body.is_same(|r| &r.model), || some(&request.model))?;
     let same = body.read().is_some_and(|read| turns::same(&read.messages, &request.messages));
-    body.set(&["messages"], same, || messages::write(request).map(Some))?;
+    body.write(&["messages"], same, |out| messages::write(out, request))?;
     max_tokens(&mut body, request, wire, moved && reasons)?;
     body.field(&["temperature"], sampling, |r| &r.params.temperature);
     body.field(&["top_p"], sampling, |r| &r.params.top_p);
