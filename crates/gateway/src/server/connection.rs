@@ -17,12 +17,12 @@ use tokio::{net::TcpStream, sync::watch, time::Instant};
 use tower::Service as _;
 
 use super::{
-    misaddressed,
+    head, malformed,
     reader::{Active, Activity, Reader, Streams, Unread},
     socket::Socket,
     version,
 };
-use crate::{authority, config::ServerConfig};
+use crate::config::ServerConfig;
 
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
 /// enough that slow ones can not hold every connection.
@@ -104,12 +104,12 @@ pub(super) async fn serve(
                 reader.clone()
             };
             let (activity, active) = (activity.clone(), Active::new(reader.clone()));
-            let answer = match authority::of(request.headers(), request.uri()) {
-                Ok(_) => {
+            let answer = match head::check(request.headers(), request.uri()) {
+                Ok(()) => {
                     request.extensions_mut().insert(Peer { remote, reader });
                     Ok(router.clone().call(request))
                 }
-                Err(problem) => Err(misaddressed(problem, request.headers(), request.uri())),
+                Err(problem) => Err(malformed(problem, request.headers(), request.uri())),
             };
             async move {
                 let response = match answer {

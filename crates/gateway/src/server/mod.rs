@@ -4,6 +4,7 @@ mod admin;
 mod array;
 mod chat;
 mod connection;
+mod head;
 mod listen;
 mod models;
 mod reader;
@@ -44,7 +45,6 @@ pub use self::{
 };
 use self::{reload::Reloads, reply::Outgoing};
 use crate::{
-    authority::Misaddressed,
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
@@ -265,10 +265,10 @@ async fn refuse(app: &App, dialect: Dialect, failure: &Failure, request: Request
     unread::drop_rest(&parts.headers, body, response).await
 }
 
-/// The answer to a request that names nobody that could be believed. What follows on its connection is not
-/// believed either.
-fn misaddressed(problem: Misaddressed, headers: &HeaderMap, uri: &Uri) -> Response {
-    let failure = Failure::refused(Reason::Format, problem.message());
+/// The answer to a request whose head can be read in two ways: `problem`. What follows on its connection is
+/// not believed either.
+fn malformed(problem: &'static str, headers: &HeaderMap, uri: &Uri) -> Response {
+    let failure = Failure::refused(Reason::Format, problem);
     let dialect = reply::guess_dialect(headers, uri);
     // Nothing of the configuration's is in there.
     let outgoing = Outgoing::of(&Arc::new(Secrets::of::<&[u8]>([])), headers, uri);
