@@ -303,7 +303,7 @@ impl Rig {
     /// no summaries.
     pub async fn assert_all_attempts(&self, case: &str) {
         let metrics = self.app.metrics();
-        let idle = || async { metrics.render().contains("\nsteadfast_in_flight 0\n") };
+        let idle = || async { self.app.in_flight() == 0 };
         http::poll_until("no request is in flight", idle).await;
         assert_eq!(usize::try_from(metrics.attempts()), Ok(self.asked()), "{case}: all attempts");
     }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -47,6 +47,11 @@ pub struct BudgetPolicy {
     /// ([`RetryBudget::sharing`]) none takes more than three times what it leaves to the others. 0 for no limit,
     /// which there is not without a budget either.
     pub max_waiting: u32,
+    /// How many bytes of memory the calls that wait may [hold](crate::CallContext::held_bytes), shared in the
+    /// same way. 0, the default, for no limit.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    pub max_waiting_bytes: u64,
 }
 
 impl Default for BudgetPolicy {
@@ -59,6 +64,7 @@ impl Default for BudgetPolicy {
             free: 2,
             refill: 1,
             max_waiting: 1_024,
+            max_waiting_bytes: 0,
         }
     }
 }
@@ -85,8 +91,35 @@ pub struct RetryBudget {
 struct Share {
     bucket: Arc<Bucket>,
     /// Calls that wait, of this one.
-    waiting: Arc<AtomicU32>,
+    waiting: Arc<Waits>,
     policy: BudgetPolicy,
+}
+
+/// How many calls wait, and what they hold.
+#[derive(Debug, Default)]
+struct Waits {
+    calls: AtomicU32,
+    bytes: AtomicU64,
+}
+
+impl Waits {
+    /// One more; how many and how much there was before.
+    fn add(&self, bytes: u64) -> (u32, u64) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        (calls, self.bytes.fetch_add(bytes, Ordering::Relaxed))
+    }
+
+    fn remove(&self, bytes: u64) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether `more` may be added to what one of those that share holds, where all hold `held`: it takes at most
+/// three times what it leaves to the others.
+fn fits(most: u64, held: u64, own: u64, more: u64) -> bool {
+    let left = most.saturating_sub(held);
+    most == 0 || (left >= more && own < left.saturating_mul(3))
 }
 
 #[derive(Debug)]
@@ -94,7 +127,7 @@ struct Bucket {
     capacity: AtomicU32,
     tokens: AtomicU32,
     /// Calls that wait, of all.
-    waiting: AtomicU32,
+    waiting: Waits,
 }
 
 /// A place among the calls that wait, until it is dropped.
@@ -102,13 +135,14 @@ struct Bucket {
 #[must_use = "the place is given up when this is dropped"]
 pub struct Waiting {
     bucket: Arc<Bucket>,
-    share: Arc<AtomicU32>,
+    share: Arc<Waits>,
+    bytes: u64,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.share.fetch_sub(1, Ordering::Relaxed);
-        self.bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.share.remove(self.bytes);
+        self.bucket.waiting.remove(self.bytes);
     }
 }
 
@@ -184,7 +218,7 @@ impl RetryBudget {
     /// A full bucket.
     pub fn new(policy: BudgetPolicy) -> Self {
         let full = || AtomicU32::new(policy.capacity);
-        let bucket = Bucket { capacity: full(), tokens: full(), waiting: AtomicU32::new(0) };
+        let bucket = Bucket { capacity: full(), tokens: full(), waiting: Waits::default() };
         let share = Share { bucket: Arc::new(bucket), waiting: Arc::default(), policy };
         Self { share: Arc::new(share), refills: true }
     }
@@ -224,7 +258,8 @@ impl RetryBudget {
         Self { refills: false, ..self.clone() }
     }
 
-    /// A place to wait in between two attempts; `None` when there are too many calls that wait.
+    /// A place to wait in between two attempts, for a call that [holds](crate::CallContext::held_bytes) `bytes` of
+    /// memory; `None` when there are too many calls that wait, or they hold too much.
     ///
     /// Of the places that the others leave, at most three quarters are taken, so that there is always one for a
     /// route whose calls have not waited before.
@@ -235,24 +270,23 @@ impl RetryBudget {
     /// let policy = BudgetPolicy { max_waiting: 8, ..BudgetPolicy::default() };
     /// let one = RetryBudget::new(policy);
     /// let other = RetryBudget::new(policy).sharing(&one);
-    /// let places: Vec<_> = std::iter::from_fn(|| one.wait()).collect();
+    /// let places: Vec<_> = std::iter::from_fn(|| one.wait(0)).collect();
     /// assert_eq!(places.len(), 6);
-    /// assert!(other.wait().is_some());
+    /// assert!(other.wait(0).is_some());
     /// ```
-    pub fn wait(&self) -> Option<Waiting> {
+    pub fn wait(&self, bytes: u64) -> Option<Waiting> {
         let Share { bucket, waiting: share, policy } = &*self.share;
-        let held = share.fetch_add(1, Ordering::Relaxed);
-        let before = bucket.waiting.fetch_add(1, Ordering::Relaxed);
+        let (own_calls, own_bytes) = share.add(bytes);
+        let (calls, held) = bucket.waiting.add(bytes);
         // Dropped, it gives both up again.
-        let slot = Waiting { bucket: bucket.clone(), share: share.clone() };
-        let most = policy.max_waiting;
-        let left = most.saturating_sub(before);
-        (most == 0 || (left > 0 && held < left.saturating_mul(3))).then_some(slot)
+        let slot = Waiting { bucket: bucket.clone(), share: share.clone(), bytes };
+        let has_slot = fits(policy.max_waiting.into(), calls.into(), own_calls.into(), 1);
+        (has_slot && fits(policy.max_waiting_bytes, held, own_bytes, bytes)).then_some(slot)
     }
 
     /// How many calls wait.
     pub fn waiting(&self) -> u32 {
-        self.share.bucket.waiting.load(Ordering::Relaxed)
+        self.share.bucket.waiting.calls.load(Ordering::Relaxed)
     }
 
     /// Takes out what a retry after `reason` costs, or `None` when there is too little left.
@@ -400,18 +434,31 @@ mod tests {
         let budget = RetryBudget::new(policy);
         let share = || RetryBudget::new(policy).sharing(&budget);
         let all_of =
-            |share: &RetryBudget| -> Vec<_> { std::iter::from_fn(|| share.wait()).collect() };
+            |share: &RetryBudget| -> Vec<_> { std::iter::from_fn(|| share.wait(0)).collect() };
         let (second, third) = (share(), share());
         let by_first = all_of(&budget.drawing());
         let by_second = all_of(&second);
         let by_third = all_of(&third);
         assert_eq!((by_first.len(), by_second.len(), by_third.len()), (12, 3, 1));
-        assert!(budget.wait().is_none() && share().wait().is_none());
+        assert!(budget.wait(0).is_none() && share().wait(0).is_none());
         assert_eq!(budget.waiting(), 16);
         drop((by_first, by_second, by_third));
         assert_eq!(budget.waiting(), 0);
+        let bytes = BudgetPolicy { max_waiting_bytes: 1_000, ..policy };
+        let (one, other) = (RetryBudget::new(bytes), RetryBudget::new(bytes));
+        let other = other.sharing(&one);
+        let large = [one.wait(400), one.wait(300)];
+        assert!(large.iter().all(Option::is_some));
+        assert!(one.wait(301).is_none(), "there are 300");
+        let more = one.wait(200);
+        assert!(more.is_some() && one.wait(1).is_none() && other.wait(1).is_some());
+        drop((large, more));
+        assert!(one.wait(1_000).is_some());
         let open = RetryBudget::new(BudgetPolicy { max_waiting: 0, ..BudgetPolicy::default() });
-        assert_eq!((0..5_000).map_while(|_| open.wait()).collect::<Vec<_>>().len(), 5_000);
+        assert_eq!(
+            (0..5_000).map_while(|_| open.wait(u64::MAX / 8_000)).collect::<Vec<_>>().len(),
+            5_000
+        );
     }
 
     #[test]

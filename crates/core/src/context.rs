@@ -35,6 +35,9 @@ pub struct CallContext {
     /// The budget that retries of this request draw from; a layer without one of its own uses
     /// this.
     pub budget: Option<RetryBudget>,
+    /// How many bytes of memory the request holds, where whoever let it in counts them: calls that wait hold no
+    /// more than their [share](crate::BudgetPolicy::max_waiting_bytes).
+    pub held_bytes: u64,
     /// What the layers did; disabled by default.
     pub log: RecoveryLog,
     /// The caller as far as failures are concerned: where a target rests only after failures of two
@@ -104,6 +107,7 @@ impl CallContext {
             preference: None,
             priority: Priority::Interactive,
             budget: None,
+            held_bytes: 0,
             log: RecoveryLog::disabled(),
             witness: Witness::NONE,
             identity: None,

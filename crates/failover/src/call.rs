@@ -29,6 +29,8 @@ pub(crate) struct CallState {
     pub(crate) log: RecoveryLog,
     /// The call's own; what the layer has goes before it.
     budget: Option<RetryBudget>,
+    /// What its request holds of memory, in bytes.
+    pub(crate) held: u64,
     pub(crate) deadline: Option<Deadline>,
     /// How long the caller lets it wait, where that is less than the policy does.
     patience: Option<Duration>,
@@ -78,6 +80,7 @@ impl CallState {
             log: context.log.clone(),
             priority: context.priority,
             budget: context.budget.clone(),
+            held: context.held_bytes,
             deadline: context.deadline,
             patience: context.patience,
             before: context.attempts,

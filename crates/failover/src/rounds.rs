@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use steadfast_core::RetryBudget;
 use tokio::time::Instant;
 
 use crate::{
@@ -51,7 +50,7 @@ impl CallState {
         if wait > patience.saturating_sub(waited) || wait >= time {
             return NextAction::End;
         }
-        let slot = match self.budget().map(RetryBudget::wait) {
+        let slot = match self.budget().map(|budget| budget.wait(self.held)) {
             Some(None) => return self.stop(Stopped::Crowded),
             slot => slot.flatten(),
         };

@@ -4,6 +4,7 @@
 // They panic when the reader is gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod admission;
 mod authority;
 pub mod cli;
 pub mod config;

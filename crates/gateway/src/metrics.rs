@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Write},
-    sync::{Arc, atomic::AtomicI64},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +13,6 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
-        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::{Metric, Registry},
@@ -39,7 +38,6 @@ struct Inner {
     tokens: Family<TokenLabels, Counter>,
     head: Family<DialectLabel, Histogram, fn() -> Histogram>,
     whole: Family<DialectLabel, Histogram, fn() -> Histogram>,
-    in_flight: Gauge<i64, AtomicI64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -130,7 +128,6 @@ impl Default for Metrics {
             tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
             head: add(&mut all, "time_to_head_seconds", "Time until the answer began", histogram()),
             whole: add(&mut all, "time_to_end_seconds", "Time until the answer ended", histogram()),
-            in_flight: add(&mut all, "in_flight", "Requests in progress", Gauge::default()),
             steps: Mutex::default(),
             registry: all,
         }))
@@ -143,12 +140,6 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
 }
 
 impl Metrics {
-    /// A request has come; it is in progress until the guard is dropped.
-    pub fn begin(&self) -> InFlight {
-        self.0.in_flight.inc();
-        InFlight(self.clone())
-    }
-
     /// An answer has started after `took`.
     pub fn head(&self, dialect: Dialect, took: Duration) {
         let label = DialectLabel { dialect: dialect.as_str() };
@@ -260,19 +251,6 @@ impl Metrics {
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics")
-            .field("in_flight", &self.0.in_flight.get())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A request in progress.
-#[derive(Debug)]
-#[must_use = "the request counts as ended when this is dropped"]
-pub struct InFlight(Metrics);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.0.in_flight.dec();
+        f.debug_struct("Metrics").field("attempts", &self.attempts()).finish_non_exhaustive()
     }
 }

@@ -209,8 +209,10 @@ impl<S, Req: Call> CallState<S, Req> {
 
     /// A wait of this `time`, if there is a place for one more call that waits.
     fn wait(&self, time: Duration) -> Result<Wait, GiveUp> {
-        let budget = self.shared.budget(self.kept.context()).filter(|_| !time.is_zero());
-        let slot = budget.map(|budget| budget.wait().ok_or(GiveUp::Crowded)).transpose()?;
+        let context = self.kept.context();
+        let (budget, held) = (self.shared.budget(context), context.held_bytes);
+        let budget = budget.filter(|_| !time.is_zero());
+        let slot = budget.map(|budget| budget.wait(held).ok_or(GiveUp::Crowded)).transpose()?;
         Ok(Wait { time, slot })
     }
 

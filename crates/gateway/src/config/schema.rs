@@ -120,6 +120,19 @@ pub struct ServerConfig {
     /// callers find gateways that came later. Off by default.
     #[serde(rename = "max_connection_age_s", with = "Seconds")]
     pub max_connection_age: Option<Duration>,
+    /// How many connections callers may have, 10,000. Beyond it requests are answered 503 with `retry-after`,
+    /// those for health, metrics and `/admin` excepted; beyond an eighth more, callers wait at the door.
+    pub max_connections: usize,
+    /// How many requests may be in flight, 4,096; a tenth of a gigabyte, their bodies apart. Beyond it they are
+    /// answered 503 with `retry-after`. Where there are tenants none takes more than three times what it leaves
+    /// to the others.
+    pub max_in_flight: usize,
+    /// The memory for bodies in flight, in MiB. Default half of what the process may use: the least of what its
+    /// control group, its limits and the machine allow. A body is charged four times its bytes, as they come,
+    /// until its answer has ended. One that could never fit is answered 413; one that does not fit now waits up
+    /// to a second and is then answered 503 with `retry-after`. An eighth is for bodies of up to 256 KiB alone.
+    /// Tenants share it as they share `max_in_flight`.
+    pub memory_mib: Option<u64>,
     /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
     #[serde(rename = "shutdown_s", with = "Seconds")]
     pub shutdown: Duration,
@@ -146,6 +159,9 @@ impl Default for ServerConfig {
             send_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(75),
             max_connection_age: None,
+            max_connections: 10_000,
+            max_in_flight: 4_096,
+            memory_mib: None,
             shutdown: Duration::from_secs(30),
             keepalive: Duration::from_secs(15),
             forward_headers: vec!["anthropic-beta".to_owned()],

@@ -102,6 +102,16 @@ impl Check<'_> {
         ] {
             self.require(!limit.is_zero(), format!("server.{key}"), "must be above 0 seconds");
         }
+        for (key, most) in
+            [("max_connections", server.max_connections), ("max_in_flight", server.max_in_flight)]
+        {
+            self.require(most > 0, format!("server.{key}"), "must be above 0");
+        }
+        self.require(
+            server.memory_mib.is_none_or(|mib| mib >= 8),
+            "server.memory_mib",
+            "must be 8 MiB at least, of which one is for small requests",
+        );
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");
             if HeaderName::try_from(name.as_str()).is_err() {

@@ -40,7 +40,7 @@ pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = observer(&app, &asked) {
         return refused;
     }
-    let text = app.metrics().render() + &app.gateway().gauges();
+    let text = app.metrics().render() + &app.admission().gauges() + &app.gateway().gauges();
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(text);
     reply::ok("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
 }

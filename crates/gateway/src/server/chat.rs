@@ -1,13 +1,12 @@
 //! One chat request: read, asked, answered.
 
-use std::{borrow::Cow, num::NonZeroU32, time::Duration};
+use std::{borrow::Cow, num::NonZeroU32, pin::pin, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
     extract::Request,
     response::Response,
 };
-use bytes::BytesMut;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -29,7 +28,10 @@ use super::{
     stream::StreamBody,
     unread,
 };
-use crate::keys::Principal;
+use crate::{
+    admission::{Admitted, SMALL},
+    keys::Principal,
+};
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
 /// tuned ones below 300. Names go into logs, metrics and what is remembered of targets.
@@ -58,64 +60,112 @@ pub(super) async fn answer(
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
     let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone(), reader);
 
-    let read = match read(&setup, dialect, route.as_ref(), &parts, &mut body).await {
-        Ok(read) => read,
+    let received = match receive(app, &setup, &parts, &mut body).await {
+        Ok(received) => received,
         Err(failure) => {
             record.failed(&failure, false);
             let refused = reply::refused(dialect, &failure, &outgoing);
             return unread::drop_rest(&parts.headers, body, refused).await;
         }
     };
-    let route = setup.gateway.route(&read);
-    record.asked(&read, route.name());
-    let log = read.context.log.clone();
-    let streamed = read.stream;
-    let usage_asked = read.params.stream_usage == Some(true);
-    let deadline = read.context.deadline;
-
-    let mut service = route.service();
-    let response = match service.ready().await {
-        Ok(service) => service.call(read).await,
-        Err(failure) => Err(failure),
+    let is_large = received.body.len() > SMALL;
+    let asked = {
+        let asked = pin!(ask(&setup, dialect, route.as_ref(), &parts, received, &mut record));
+        if is_large { app.heavy().run(asked).await } else { asked.await }
     };
-    let answered = match response {
-        Ok(response) if streamed => {
+    let answered = match asked {
+        Ok((response, Some(streamed))) => {
             let sse = dialect != Dialect::Gemini || wants_sse(&parts);
-            let addressee = Caller::new(record.model(), usage_asked);
+            let addressee = Caller::new(record.model(), streamed.usage);
+            record.streams(streamed.deadline, streamed.pipeline);
             let keepalive = setup.keepalive;
-            record.streams(deadline, route.pipeline());
             return stream(keepalive, dialect, &addressee, sse, response, record, outgoing);
         }
-        Ok(response) => whole(dialect, response, &mut record, &outgoing).await,
+        Ok((response, None)) => whole(dialect, response, &mut record, &outgoing).await,
         Err(failure) => Err(failure),
     };
     answered.unwrap_or_else(|failure| {
+        let log = record.log();
         record.failed(&failure, false);
         reply::failed(dialect, &failure, &outgoing, &log)
     })
 }
 
-/// Reads who asks what.
-async fn read(
+/// A request that was let in, and has come.
+struct Received {
+    caller: Principal,
+    body: Bytes,
+    admitted: Admitted,
+}
+
+/// Lets a request in whose caller may ask, and takes its body.
+async fn receive(
+    app: &App,
+    setup: &Setup,
+    parts: &Parts,
+    body: &mut Body,
+) -> Result<Received, Failure> {
+    let caller = caller(setup, parts)?;
+    uncompressed(&parts.headers)?;
+    let tenant = match &caller {
+        Principal::Tenant(tenant) => Some(tenant.clone()),
+        Principal::Anyone => None,
+    };
+    let mut admitted = app.admission().enter(tenant)?;
+    let body = let_go(collect(body, setup, &mut admitted).await?);
+    Ok(Received { caller, body, admitted })
+}
+
+/// How an answer in pieces was asked for.
+struct Streamed {
+    usage: bool,
+    deadline: Option<Deadline>,
+    pipeline: Duration,
+}
+
+/// Reads what is asked, and asks it.
+async fn ask(
     setup: &Setup,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    body: &mut Body,
+    received: Received,
+    record: &mut Record,
+) -> Result<(ChatResponse, Option<Streamed>), Failure> {
+    let request = read(setup, dialect, route, parts, &received);
+    record.admitted(received.admitted);
+    let request = request?;
+    let route = setup.gateway.route(&request);
+    record.asked(&request, route.name());
+    let streamed = request.stream.then(|| Streamed {
+        usage: request.params.stream_usage == Some(true),
+        deadline: request.context.deadline,
+        pipeline: route.pipeline(),
+    });
+    let mut service = route.service();
+    let response = service.ready().await?.call(request).await?;
+    Ok((response, streamed))
+}
+
+/// Reads what is asked.
+fn read(
+    setup: &Setup,
+    dialect: Dialect,
+    route: Option<&GeminiRoute>,
+    parts: &Parts,
+    Received { caller, body, admitted }: &Received,
 ) -> Result<ChatRequest, Failure> {
-    let caller = caller(setup, parts)?;
-    uncompressed(&parts.headers)?;
-    let body = let_go(collect(body, setup).await?);
     let route = route.map_or_else(Route::default, |route| Route {
         model: Some(&route.model),
         stream: Some(route.stream),
     });
-    let mut request = codec(dialect).decode_request(&body, route)?;
+    let mut request = codec(dialect).decode_request(body, route)?;
     named(&request.model)?;
     if let Some(model) = setup.gateway.alias(&request.model) {
         request.model = model.to_owned().into();
     }
     request.context = context(request.context, &parts.headers, caller);
+    request.context.held_bytes = admitted.held();
     for name in &setup.forward {
         for value in parts.headers.get_all(name) {
             // Copied too: a value shares that buffer. What was one still is.
@@ -157,16 +207,26 @@ fn named(model: &str) -> Result<(), Failure> {
     Err(Failure::refused(Reason::Format, format!("model: {problem}")).with_evidence("model"))
 }
 
-/// The whole of a body, within its limits. One that is announced as too large is not read.
-async fn collect(body: &mut Body, setup: &Setup) -> Result<Bytes, Failure> {
+/// The whole of a body, within its limits and in memory that there is. One that is announced as too large is
+/// not read.
+async fn collect(
+    body: &mut Body,
+    setup: &Setup,
+    admitted: &mut Admitted,
+) -> Result<Bytes, Failure> {
     let limit = setup.body_limit;
     let too_large = || {
         let message =
             format!("the request body is larger than the {limit} bytes this gateway takes");
         Failure::refused(Reason::PayloadTooLarge, message)
     };
-    if body.size_hint().lower() > limit as u64 {
+    let hint = body.size_hint();
+    if hint.lower() > limit as u64 {
         return Err(too_large());
+    }
+    let announced = hint.upper().map_or(limit, |length| length as usize);
+    if hint.lower() > SMALL as u64 {
+        admitted.fits(hint.lower())?;
     }
     let now = Instant::now();
     let end = later(now, setup.body_timeout);
@@ -175,7 +235,7 @@ async fn collect(body: &mut Body, setup: &Setup) -> Result<Bytes, Failure> {
     loop {
         let frame = match timeout_at(due, body.frame()).await {
             Err(_) => return Err(late(due == end, setup)),
-            Ok(None) => return Ok(pieces.whole()),
+            Ok(None) => break,
             Ok(Some(Err(error))) => {
                 let broken = Failure::refused(Reason::Cancelled, "the request body broke off");
                 return Err(broken.with_source(error));
@@ -186,14 +246,20 @@ async fn collect(body: &mut Body, setup: &Setup) -> Result<Bytes, Failure> {
         let Some(bytes) = frame.into_data().ok().filter(|bytes| !bytes.is_empty()) else {
             continue;
         };
-        if bytes.len() > limit - pieces.len {
+        let length = pieces.len() + bytes.len();
+        if length > limit {
             return Err(too_large());
         }
-        pieces.push(bytes);
+        // Twice as much each time, so that little is copied, and nothing is taken for what may never come.
+        let capacity = length.next_power_of_two().min(announced.max(length));
+        admitted.reserve(capacity).await?;
+        pieces.push(bytes, capacity);
         if !body.is_end_stream() {
             due = end.min(later(Instant::now(), setup.body_progress));
         }
     }
+    admitted.shrink(pieces.len());
+    Ok(pieces.whole())
 }
 
 /// The failure of a body that took too long: as a whole, or between two pieces.
@@ -212,28 +278,37 @@ fn late(whole: bool, setup: &Setup) -> Failure {
         .with_evidence("request body")
 }
 
-/// The pieces of a body; one alone is not copied.
+/// The pieces of a body that have come; one alone is not copied.
 #[derive(Default)]
 struct Collected {
-    pieces: Vec<Bytes>,
-    len: usize,
+    first: Bytes,
+    /// With the first, once there are more.
+    all: Vec<u8>,
 }
 
 impl Collected {
-    fn push(&mut self, bytes: Bytes) {
-        self.len += bytes.len();
-        self.pieces.push(bytes);
+    fn len(&self) -> usize {
+        self.first.len().max(self.all.len())
     }
 
-    fn whole(mut self) -> Bytes {
-        if self.pieces.len() < 2 {
-            return self.pieces.pop().unwrap_or_default();
+    /// One more, in room for `capacity` bytes in all.
+    fn push(&mut self, bytes: Bytes, capacity: usize) {
+        if self.len() == 0 {
+            self.first = bytes;
+            return;
         }
-        let mut whole = BytesMut::with_capacity(self.len);
-        for piece in self.pieces {
-            whole.extend_from_slice(&piece);
+        if self.all.capacity() < capacity {
+            self.all.reserve_exact(capacity - self.all.len());
         }
-        whole.freeze()
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&self.first);
+            self.first = Bytes::new();
+        }
+        self.all.extend_from_slice(&bytes);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
     }
 }
 
@@ -244,11 +319,11 @@ fn let_go(body: Bytes) -> Bytes {
 }
 
 /// `context` with what the caller says beside the request itself, in `x-steadfast-*` headers.
-fn context(mut context: CallContext, headers: &HeaderMap, caller: Principal) -> CallContext {
+fn context(mut context: CallContext, headers: &HeaderMap, caller: &Principal) -> CallContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
     if let Principal::Tenant(tenant) = caller {
-        context = context.with_tenant(tenant);
+        context = context.with_tenant(tenant.clone());
     }
     if !headers.keys().any(|name| name.as_str().starts_with("x-steadfast-")) {
         return context;

@@ -17,12 +17,15 @@ use tokio::{net::TcpStream, sync::watch, time::Instant};
 use tower::Service as _;
 
 use super::{
-    head, malformed,
+    crowded, head, malformed,
     reader::{Active, Activity, Reader, Streams, Unread},
     socket::Socket,
     version,
 };
-use crate::config::ServerConfig;
+use crate::{
+    admission::{Admission, Limits},
+    config::ServerConfig,
+};
 
 /// How long a client may take to send its headers: 30 s, longer than any honest one needs, short
 /// enough that slow ones can not hold every connection.
@@ -32,31 +35,61 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// take: a client that vanished must not hold its streams until the network notices.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-/// How long connections may do nothing; the keys of `[server]` by the same names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How much may be on its way to a caller that has not been sent, 128 KiB: what else a caller does not read waits
+/// at the provider, and not in the system's memory, which would take megabytes for each.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 128 * 1024;
+
+/// How many streams a connection may have at once, 128: more than an agent has calls in flight, and common among
+/// servers.
+const STREAMS: u32 = 128;
+
+/// How long a connection that is one more than there may be can take to send a request: 1 s.
+const CROWDED_IDLE: Duration = Duration::from_secs(1);
+
+/// How many connections there may be and how long they may do nothing; the keys of `[server]` by the same names.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionLimits {
+    /// How many there may be whose requests are answered.
+    pub max_connections: usize,
     /// How long a caller may take not a byte of an answer.
     pub send_timeout: Duration,
     /// How long a connection is kept without a request.
     pub idle_timeout: Duration,
     /// How old a connection may become, give or take a tenth.
     pub max_connection_age: Option<Duration>,
+    /// Counts them.
+    pub(super) admission: Admission,
 }
 
-impl From<&ServerConfig> for ConnectionLimits {
-    fn from(server: &ServerConfig) -> Self {
+impl ConnectionLimits {
+    pub(super) fn new(server: &ServerConfig, admission: Admission) -> Self {
         Self {
+            max_connections: server.max_connections,
             send_timeout: server.send_timeout,
             idle_timeout: server.idle_timeout,
             max_connection_age: server.max_connection_age,
+            admission,
         }
+    }
+
+    /// Those of a connection that is one more than there may be: it is refused, and does not last.
+    pub(super) fn crowded(&self) -> Self {
+        let idle_timeout = self.idle_timeout.min(CROWDED_IDLE);
+        Self { idle_timeout, ..self.clone() }
+    }
+
+    /// How long a connection goes on at most without its times being looked into.
+    fn checked(&self) -> Duration {
+        self.idle_timeout.min(self.send_timeout)
     }
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self::from(&ServerConfig::default())
+        let server = ServerConfig::default();
+        Self::new(&server, Admission::new(Limits::of(&server, 0)))
     }
 }
 
@@ -68,17 +101,22 @@ pub struct Peer {
     pub(super) reader: Arc<Reader>,
 }
 
-/// Serves one connection. When it is `stopped`, what is in progress is the last.
+/// Serves one connection, or refuses it what it asks where it `is_crowded`. When it is `stopped`, what is in
+/// progress is the last.
 pub(super) async fn serve(
     stream: TcpStream,
     remote: SocketAddr,
     router: Router,
     limits: ConnectionLimits,
+    is_crowded: bool,
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), BoxError> {
     let born = Instant::now();
+    let limits = if is_crowded { limits.crowded() } else { limits };
     // Small writes must not wait for each other: a piece of a stream is one.
     stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
     let is_http2 = tokio::select! {
         is_http2 = tokio::time::timeout(HEADER_TIMEOUT, version::is_http2(&stream)) => is_http2??,
         _ = stopped.changed() => return Ok(()),
@@ -91,10 +129,12 @@ pub(super) async fn serve(
     server.http1().header_read_timeout(None);
     let mut http2 = server.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
+    http2.max_concurrent_streams(STREAMS);
     let server = if is_http2 { server.http2_only() } else { server.http1_only() };
 
     let service = service_fn({
         let (activity, reader) = (activity.clone(), reader.clone());
+        let crowd = is_crowded.then(|| limits.admission.clone());
         move |mut request: Request<Incoming>| {
             let reader = if is_http2 {
                 let reader = Arc::new(Reader::new(activity.clone()));
@@ -104,12 +144,17 @@ pub(super) async fn serve(
                 reader.clone()
             };
             let (activity, active) = (activity.clone(), Active::new(reader.clone()));
-            let answer = match head::check(request.headers(), request.uri()) {
-                Ok(()) => {
+            let (headers, uri) = (request.headers(), request.uri());
+            let refused = match head::check(headers, uri) {
+                Ok(()) => crowd.as_ref().and_then(|full| crowded(full, headers, uri)),
+                Err(problem) => Some(malformed(problem, headers, uri)),
+            };
+            let answer = match refused {
+                None => {
                     request.extensions_mut().insert(Peer { remote, reader });
                     Ok(router.clone().call(request))
                 }
-                Err(problem) => Err(malformed(problem, request.headers(), request.uri())),
+                Some(refused) => Err(refused),
             };
             async move {
                 let response = match answer {
@@ -177,13 +222,6 @@ pub(super) async fn serve(
         }
     })
     .await
-}
-
-impl ConnectionLimits {
-    /// How long a connection goes on at most without its times being looked into.
-    fn checked(&self) -> Duration {
-        self.idle_timeout.min(self.send_timeout)
-    }
 }
 
 /// `age`, give or take a tenth: connections that were opened together are not closed together.
@@ -256,14 +294,9 @@ impl Times {
 mod tests {
     use super::*;
 
-    const LIMITS: ConnectionLimits = ConnectionLimits {
-        send_timeout: Duration::from_secs(60),
-        idle_timeout: Duration::from_secs(75),
-        max_connection_age: None,
-    };
-
     #[tokio::test(start_paused = true)]
     async fn each_wait_of_a_connection_has_its_end() {
+        let limits = ConnectionLimits::default();
         let born = Instant::now();
         let at = |secs: u64| born + Duration::from_secs(secs);
         let some = |secs: u64| Some(at(secs));
@@ -291,7 +324,7 @@ mod tests {
             (unread, 100, Next::Reset),
             (Times { closing_since: some(1), ..unread }, 100, Next::Reset),
         ] {
-            assert_eq!(times.next(&LIMITS, at(now)), next, "{times:?} at {now}");
+            assert_eq!(times.next(&limits, at(now)), next, "{times:?} at {now}");
         }
     }
 

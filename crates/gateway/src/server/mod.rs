@@ -5,6 +5,7 @@ mod array;
 mod chat;
 mod connection;
 mod head;
+mod heavy;
 mod listen;
 mod models;
 mod reader;
@@ -43,8 +44,9 @@ pub use self::{
     listen::serve,
     reload::Reloaded,
 };
-use self::{reload::Reloads, reply::Outgoing};
+use self::{heavy::Heavy, reload::Reloads, reply::Outgoing};
 use crate::{
+    admission::{Admission, Limit, Limits},
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
@@ -61,6 +63,8 @@ struct Inner {
     setup: RwLock<Arc<Setup>>,
     reloads: Mutex<Reloads>,
     metrics: Metrics,
+    admission: Admission,
+    heavy: Heavy,
     draining: AtomicBool,
 }
 
@@ -124,10 +128,13 @@ impl App {
     /// When a key that the configuration names can not be read.
     pub fn new(config: &Config, source: &Source, gateway: Gateway) -> Result<Self, ConfigErrors> {
         let setup = Setup::new(config, source, &[], |_, _| Ok(gateway))?;
+        let admission = Admission::new(Limits::of(&config.server, config.tenants.len()));
         Ok(Self(Arc::new(Inner {
             setup: RwLock::new(Arc::new(setup)),
             reloads: Mutex::default(),
             metrics: Metrics::default(),
+            admission,
+            heavy: Heavy::default(),
             draining: AtomicBool::new(false),
         })))
     }
@@ -135,6 +142,21 @@ impl App {
     /// What a request goes by that comes now.
     fn setup(&self) -> Arc<Setup> {
         self.0.setup.read().clone()
+    }
+
+    /// How many requests for models are in progress.
+    pub fn in_flight(&self) -> u64 {
+        self.admission().in_flight()
+    }
+
+    /// Who is let in.
+    fn admission(&self) -> &Admission {
+        &self.0.admission
+    }
+
+    /// Where large requests run.
+    fn heavy(&self) -> &Heavy {
+        &self.0.heavy
     }
 
     /// For the answer to the request with this head.
@@ -157,9 +179,9 @@ impl App {
         self.setup().keys.has_admin()
     }
 
-    /// How long connections to it may do nothing.
+    /// How many connections to it there may be, and how long they may do nothing.
     pub fn connection_limits(&self) -> ConnectionLimits {
-        ConnectionLimits::from(&self.setup().config.server)
+        ConnectionLimits::new(&self.setup().config.server, self.admission().clone())
     }
 
     /// From now on `/readyz` says no, so that whoever balances load stops sending.
@@ -268,11 +290,24 @@ async fn refuse(app: &App, dialect: Dialect, failure: &Failure, request: Request
 /// The answer to a request whose head can be read in two ways: `problem`. What follows on its connection is
 /// not believed either.
 fn malformed(problem: &'static str, headers: &HeaderMap, uri: &Uri) -> Response {
-    let failure = Failure::refused(Reason::Format, problem);
+    closing(&Failure::refused(Reason::Format, problem), headers, uri)
+}
+
+/// The answer to a request on one connection more than there may be; `None` for those that watch over the gateway.
+fn crowded(admission: &Admission, headers: &HeaderMap, uri: &Uri) -> Option<Response> {
+    let path = uri.path();
+    if path.starts_with("/admin/") || ["/healthz", "/readyz", "/metrics"].contains(&path) {
+        return None;
+    }
+    Some(closing(&admission.refused(Limit::Connections), headers, uri))
+}
+
+/// The answer to a request that is not read, and after which its connection ends.
+fn closing(failure: &Failure, headers: &HeaderMap, uri: &Uri) -> Response {
     let dialect = reply::guess_dialect(headers, uri);
     // Nothing of the configuration's is in there.
     let outgoing = Outgoing::of(&Arc::new(Secrets::of::<&[u8]>([])), headers, uri);
-    let mut response = reply::refused(dialect, &failure, &outgoing);
+    let mut response = reply::refused(dialect, failure, &outgoing);
     response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     response
 }

@@ -8,14 +8,15 @@ use steadfast_core::{Deadline, Dialect, Failure, RecoveryLog, Target, Usage, tim
 use tokio::time::Instant;
 
 use super::{reader::Reader, reply};
-use crate::metrics::{InFlight, Metrics};
+use crate::{admission::Admitted, metrics::Metrics};
 
 /// What is written down of one request: once, when it is over, however it is over.
 pub(super) struct Record(Option<Entry>);
 
 struct Entry {
     metrics: Metrics,
-    _in_flight: InFlight,
+    /// Held until it is over.
+    admitted: Option<Admitted>,
     started: Instant,
     dialect: Dialect,
     id: HeaderValue,
@@ -37,10 +38,9 @@ impl Record {
         id: HeaderValue,
         reader: Option<Arc<Reader>>,
     ) -> Self {
-        let in_flight = metrics.begin();
         Self(Some(Entry {
             metrics,
-            _in_flight: in_flight,
+            admitted: None,
             started: Instant::now(),
             dialect,
             id,
@@ -54,6 +54,13 @@ impl Record {
             attempts: 0,
             usage: Usage::default(),
         }))
+    }
+
+    /// It was let in, and is in progress until it is over.
+    pub(super) fn admitted(&mut self, admitted: Admitted) {
+        if let Some(entry) = &mut self.0 {
+            entry.admitted = Some(admitted);
+        }
     }
 
     /// The request has been read.
@@ -70,6 +77,11 @@ impl Record {
     /// The model that was asked for.
     pub(super) fn model(&self) -> &str {
         self.0.as_ref().map_or("", |entry| &entry.model)
+    }
+
+    /// What the layers did so far.
+    pub(super) fn log(&self) -> RecoveryLog {
+        self.0.as_ref().map_or_else(RecoveryLog::disabled, |entry| entry.log.clone())
     }
 
     /// The answer has started.

@@ -6,12 +6,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{App, Setup};
-use crate::config::{Config, ConfigErrors, Source};
+use crate::{
+    admission::Limits,
+    config::{Config, ConfigErrors, Source},
+};
 
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 6] = [
+const FIXED: [Fixed; 7] = [
     ("log.libraries", |config| config.log.libraries.to_string()),
     ("server.listen", |config| config.server.listen.to_string()),
     ("server.send_timeout_s", |config| config.server.send_timeout.as_secs_f64().to_string()),
@@ -19,6 +22,7 @@ const FIXED: [Fixed; 6] = [
     ("server.max_connection_age_s", |config| {
         config.server.max_connection_age.unwrap_or_default().as_secs_f64().to_string()
     }),
+    ("server.max_connections", |config| config.server.max_connections.to_string()),
     ("server.shutdown_s", |config| config.server.shutdown.as_secs().to_string()),
 ];
 
@@ -119,6 +123,7 @@ impl App {
         let setup = Setup::new(&config, &source, &before.own_secrets, |config, source| {
             before.gateway.renewed(config, source)
         })?;
+        self.admission().set_limits(Limits::of(&config.server, config.tenants.len()));
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

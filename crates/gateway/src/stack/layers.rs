@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use steadfast::{
-    ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
+    BudgetPolicy, ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
     compact::CompactionLayer,
@@ -19,7 +19,10 @@ use steadfast_core::Failover;
 
 use super::models::ModelLimits;
 use crate::{
-    config::{Config, ConfigErrors, Link, ProviderConfig, Source, credential_name, native},
+    admission::Limits,
+    config::{
+        Config, ConfigErrors, Link, ProviderConfig, ServerConfig, Source, credential_name, native,
+    },
     secrets::Secrets,
 };
 
@@ -77,8 +80,16 @@ pub(super) fn stack(
     // One for retries, failovers and resumes together.
     Ok(match retry.budget.capacity {
         0 => stack.without_budget(),
-        _ => stack.with_budget(RetryBudget::new(retry.budget)),
+        _ => stack.with_budget(RetryBudget::new(waiting_within(retry.budget, &config.server))),
     })
+}
+
+/// `budget` with calls that wait held to a quarter of the requests in flight, and of the memory for them.
+fn waiting_within(mut budget: BudgetPolicy, server: &ServerConfig) -> BudgetPolicy {
+    let quarter = u32::try_from(server.max_in_flight / 4).unwrap_or(u32::MAX).max(1);
+    budget.max_waiting = budget.max_waiting.min(quarter);
+    budget.max_waiting_bytes = Limits::of(server, 0).memory_of_waiting();
+    budget
 }
 
 /// Says at which key of the file an error is.
