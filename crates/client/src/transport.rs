@@ -5,7 +5,10 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -66,7 +69,29 @@ pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Transport(Arc<Pool>);
 
 /// Half a kilobyte of settings, behind a pointer: each call clones the pointer several times.
-type Pool = Client<LinkedConnector<Connector>, ClientBody>;
+struct Pool {
+    client: Client<LinkedConnector<Connector>, ClientBody>,
+    open: OpenConnections,
+}
+
+/// How many connections are open.
+type OpenConnections = Arc<AtomicUsize>;
+
+/// A connection that is open.
+struct OpenConnection(OpenConnections);
+
+impl OpenConnection {
+    fn new(open: OpenConnections) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open)
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Transport {
     /// A transport with the numbers of this module.
@@ -75,6 +100,7 @@ impl Transport {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.set_keepalive(Some(KEEP_ALIVE_INTERVAL));
+        let open = OpenConnections::default();
         let client = Client::builder(Spawn)
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -85,8 +111,13 @@ impl Transport {
             .http2_adaptive_window(true)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-            .build(LinkedConnector(connector(tcp)));
-        Self(Arc::new(client))
+            .build(LinkedConnector { connector: connector(tcp), open: open.clone() });
+        Self(Arc::new(Pool { client, open }))
+    }
+
+    /// How many connections are open, idle ones among them.
+    pub fn connections(&self) -> usize {
+        self.0.open.load(Ordering::Relaxed)
     }
 }
 
@@ -102,11 +133,11 @@ impl Service<Request<ClientBody>> for Transport {
     type Future = legacy::ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::poll_ready(&mut &*self.0, cx)
+        Service::poll_ready(&mut &self.0.client, cx)
     }
 
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
-        Service::call(&mut &*self.0, request)
+        Service::call(&mut &self.0.client, request)
     }
 }
 
@@ -145,7 +176,10 @@ fn connector(tcp: HttpConnector) -> Connector {
 /// Connects within [`CONNECT_TIMEOUT`], the TLS handshake included, to a stream that finds its
 /// connection.
 #[derive(Clone)]
-struct LinkedConnector<C>(C);
+struct LinkedConnector<C> {
+    connector: C,
+    open: OpenConnections,
+}
 
 impl<C> Service<Uri> for LinkedConnector<C>
 where
@@ -157,7 +191,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx).map_err(Into::into)
+        self.connector.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
@@ -167,14 +201,15 @@ where
             let error = io::Error::new(io::ErrorKind::Unsupported, message);
             return Box::pin(async move { Err(error.into()) });
         }
-        let connecting = timeout(CONNECT_TIMEOUT, self.0.call(uri));
+        let connecting = timeout(CONNECT_TIMEOUT, self.connector.call(uri));
+        let open = self.open.clone();
         Box::pin(async move {
             let Ok(connected) = connecting.await else {
                 let message = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message).into());
             };
             let stream = connected.map_err(Into::into)?;
-            Ok(Linked { stream, link: Link::default() })
+            Ok(Linked { stream, link: Link::default(), _open: OpenConnection::new(open) })
         })
     }
 }
@@ -183,6 +218,7 @@ where
 struct Linked<T> {
     stream: T,
     link: Link,
+    _open: OpenConnection,
 }
 
 impl<T: Connection> Connection for Linked<T> {

@@ -46,7 +46,7 @@ use steadfast_core::{Dialect, Failure, Usage};
 
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, DecodedFrame, EncodeEvents, StreamDecoder, StreamEncoder};
-pub use crate::json::RequestError;
+pub use crate::json::{RequestError, values};
 
 /// All that is particular to one wire dialect.
 pub trait Codec: fmt::Debug + Send + Sync {

@@ -7,7 +7,6 @@ mod read;
 mod scan;
 mod write;
 
-pub use self::read::RequestError;
 pub(crate) use self::{
     patch::{Patch, fields_of, patched},
     pieces::{JsonPieces, TextPieces},
@@ -17,5 +16,6 @@ pub(crate) use self::{
         strings, uint,
     },
     scan::ObjectScan,
-    write::{Array, Object, quoted, text_of},
+    write::{Array, Object, quoted, room, text_of},
 };
+pub use self::{read::RequestError, scan::values};

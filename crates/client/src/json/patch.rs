@@ -105,7 +105,12 @@ impl<'a> Patch<'a> {
         {
             return Ok(origin.body.clone());
         }
-        let mut out = Vec::with_capacity(origin.map_or(1_024, |origin| origin.body.len() + 256));
+        // As large as it can become, so that it is copied once: a body may have many megabytes.
+        let set = self.set.iter().map(|change| {
+            change.value.as_ref().map_or(0, |value| value.len() + change.names[0].len() + 4)
+        });
+        let kept = origin.map_or(2, |origin| origin.body.len());
+        let mut out = Vec::with_capacity(kept + set.sum::<usize>());
         write(
             &mut Object::new(&mut out),
             self.fields()?.iter().map(|(name, raw)| (name, raw.get())),

@@ -43,31 +43,47 @@ impl ObjectScan {
 
 /// How deep valid JSON nests: 0 for a scalar, 1 for a list of them.
 pub(crate) fn depth(json: &str) -> usize {
-    let json = json.as_bytes();
-    let (mut depth, mut deepest, mut at) = (0_usize, 0, 0);
+    let (mut depth, mut deepest) = (0_usize, 0);
+    outside_strings(json.as_bytes(), |byte| match byte {
+        b'{' | b'[' => {
+            depth += 1;
+            deepest = deepest.max(depth);
+        }
+        b'}' | b']' => depth = depth.saturating_sub(1),
+        _ => {}
+    });
+    deepest
+}
+
+/// How many values there are in a body of JSON, give or take a few, and those that are empty twice: what reading
+/// it costs beside its bytes. Quick where it is mostly text; of what is not JSON the number means nothing.
+pub fn values(json: &[u8]) -> usize {
+    let mut values = 1;
+    outside_strings(json, |byte| {
+        values += usize::from(matches!(byte, b',' | b':' | b'{' | b'['));
+    });
+    values
+}
+
+/// Hands over every byte that is in no string.
+fn outside_strings(json: &[u8], mut see: impl FnMut(u8)) {
+    let mut at = 0;
     while let Some(byte) = json.get(at) {
         at += 1;
-        match byte {
-            b'{' | b'[' => {
-                depth += 1;
-                deepest = deepest.max(depth);
+        if *byte != b'"' {
+            see(*byte);
+            continue;
+        }
+        // Most of a large body is strings: those are skipped quickly.
+        while let Some(found) = memchr::memchr2(b'"', b'\\', &json[at.min(json.len())..]) {
+            at += found + 1;
+            if json[at - 1] == b'"' {
+                break;
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            // Most of a large body is strings: those are skipped quickly.
-            b'"' => {
-                while let Some(found) = memchr::memchr2(b'"', b'\\', &json[at.min(json.len())..]) {
-                    at += found + 1;
-                    if json[at - 1] == b'"' {
-                        break;
-                    }
-                    // What follows a backslash is no end.
-                    at += 1;
-                }
-            }
-            _ => {}
+            // What follows a backslash is no end.
+            at += 1;
         }
     }
-    deepest
 }
 
 #[cfg(test)]
@@ -86,6 +102,21 @@ mod tests {
             (r#"["\"#, 1),
         ] {
             assert_eq!(depth(json), wanted, "{json}");
+        }
+    }
+
+    #[test]
+    fn values_are_those_outside_of_strings() {
+        for (json, wanted) in [
+            ("1", 1),
+            ("[1,2]", 3),
+            (r#"{"a":"x,y:[{","b":[]}"#, 6),
+            ("[[],[]]", 5),
+            (r#"["\\",",\",,"]"#, 3),
+            (r#""\"#, 1),
+            ("", 1),
+        ] {
+            assert_eq!(values(json.as_bytes()), wanted, "{json}");
         }
     }
 

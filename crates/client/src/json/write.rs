@@ -1,7 +1,9 @@
 //! Writing: directly into bytes, values as the text they came in where they have one.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use steadfast_chat::ChatRequest;
 
 /// `value` as JSON text.
 fn value<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
@@ -19,6 +21,11 @@ pub(crate) fn quoted<T: Serialize + ?Sized>(of: &T) -> String {
     let mut out = Vec::new();
     value(&mut out, of);
     text_of(out)
+}
+
+/// Room for the conversation of `request`, which takes about as much in one dialect as in another.
+pub(crate) fn room(request: &ChatRequest) -> Vec<u8> {
+    Vec::with_capacity(request.unchanged_body().map_or(0, Bytes::len))
 }
 
 /// The text that was written.

@@ -1,7 +1,10 @@
 //! How much there may be at once, and how it is shared.
 
-use super::{COST, usable::usable};
+use super::usable::usable;
 use crate::config::ServerConfig;
+
+/// The least memory there can be, 16 MiB: of its small part a tenant can have a body of the largest size.
+pub(crate) const LEAST_MIB: u64 = 16;
 
 /// The share of memory that small bodies have: an eighth.
 const SMALL_SHARE: u64 = 8;
@@ -42,7 +45,7 @@ impl Limits {
         let memory = server.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
         Self {
             requests: server.max_in_flight as u64,
-            memory: memory.unwrap_or_else(|| usable() / 2),
+            memory: memory.unwrap_or_else(|| (usable() / 2).max(LEAST_MIB << 20)),
             shared: tenants > 1,
         }
     }
@@ -61,11 +64,10 @@ impl Limits {
         }
     }
 
-    /// The largest body for which there is room where there is no other.
-    pub(super) fn largest(&self) -> u64 {
+    /// What one body can be charged where there is no other.
+    pub(super) fn most(&self) -> u64 {
         let all = self.memory_for(Size::Large);
-        let own = if self.shared { all / (FAIR + 1) * FAIR } else { all };
-        own / COST
+        if self.shared { all / (FAIR + 1) * FAIR } else { all }
     }
 
     /// Whether `more` of a `total` is there for a tenant who holds `own`, where all hold `held`.
@@ -105,7 +107,7 @@ mod tests {
             assert_eq!(seen, expected, "{limits:?}: {held}, {own} + {more}");
         }
         assert_eq!((alone.memory_for(Size::Small), alone.memory_for(Size::Large)), (100, 700));
-        assert_eq!((alone.largest(), shared.largest()), (175, 131));
+        assert_eq!((alone.most(), shared.most()), (700, 525));
     }
 
     #[test]

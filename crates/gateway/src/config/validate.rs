@@ -7,7 +7,7 @@ use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
-use crate::{keys::long_enough, secrets::credential};
+use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
@@ -108,9 +108,9 @@ impl Check<'_> {
             self.require(most > 0, format!("server.{key}"), "must be above 0");
         }
         self.require(
-            server.memory_mib.is_none_or(|mib| mib >= 8),
+            server.memory_mib.is_none_or(|mib| mib >= LEAST_MIB),
             "server.memory_mib",
-            "must be 8 MiB at least, of which one is for small requests",
+            format!("must be {LEAST_MIB} MiB at least"),
         );
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");

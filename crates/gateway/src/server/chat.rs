@@ -12,7 +12,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use steadfast::recover::CONTINUE;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
-use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec};
+use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec, values};
 use steadfast_core::{
     CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason, time::later,
 };
@@ -37,7 +37,8 @@ use crate::{
 /// tuned ones below 300. Names go into logs, metrics and what is remembered of targets.
 const MAX_MODEL: usize = 512;
 
-/// The largest body that is copied out of the connection's buffer, in bytes: half of hyper's 8 KiB.
+/// The largest body that is copied out of the connection's buffer, in bytes: half of hyper's 8 KiB. The values of one
+/// are not worth counting.
 const COPIED: usize = 4 * 1024;
 
 /// What Gemini's dialect says in the address.
@@ -129,9 +130,12 @@ async fn ask(
     dialect: Dialect,
     route: Option<&GeminiRoute>,
     parts: &Parts,
-    received: Received,
+    mut received: Received,
     record: &mut Record,
 ) -> Result<(ChatResponse, Option<Streamed>), Failure> {
+    if received.body.len() > COPIED {
+        received.admitted.weigh(values(&received.body)).await?;
+    }
     let request = read(setup, dialect, route, parts, &received);
     record.admitted(received.admitted);
     let request = request?;
@@ -225,9 +229,7 @@ async fn collect(
         return Err(too_large());
     }
     let announced = hint.upper().map_or(limit, |length| length as usize);
-    if hint.lower() > SMALL as u64 {
-        admitted.fits(hint.lower())?;
-    }
+    admitted.announced(hint.lower())?;
     let now = Instant::now();
     let end = later(now, setup.body_timeout);
     let mut due = end.min(later(now, setup.body_progress));

@@ -117,8 +117,9 @@ pub(super) async fn serve(
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
+    let silence = HEADER_TIMEOUT.min(limits.idle_timeout);
     let is_http2 = tokio::select! {
-        is_http2 = tokio::time::timeout(HEADER_TIMEOUT, version::is_http2(&stream)) => is_http2??,
+        is_http2 = tokio::time::timeout(silence, version::is_http2(&stream)) => is_http2??,
         _ = stopped.changed() => return Ok(()),
     };
     let activity = Arc::new(Activity::new(born));

@@ -299,7 +299,11 @@ impl Gateway {
     pub fn gauges(&self) -> String {
         let Inner { names, kept, .. } = &*self.0;
         let is_known = |model: &str| names.contains(model) || kept.models.has(model);
-        status::gauges(self.handles(), is_known)
+        format!(
+            "# TYPE steadfast_provider_connections gauge\nsteadfast_provider_connections {}\n{}",
+            kept.transport.connections(),
+            status::gauges(self.handles(), is_known)
+        )
     }
 }
 

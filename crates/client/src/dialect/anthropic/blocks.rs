@@ -16,7 +16,7 @@ use crate::{
         schema::json_schema,
         turns::{Item, Turn, instructions, opaque_text, turns},
     },
-    json::{Array, quoted, text_of},
+    json::{Array, quoted, room, text_of},
 };
 
 /// What a conversation begins with that would begin with the model.
@@ -106,7 +106,7 @@ pub(super) fn messages(request: &ChatRequest) -> Result<String, Failure> {
     let calls = Calls::of(messages, DIALECT);
     let mut turns = turns(messages, DIALECT, &calls, verbatim, keep);
     strip_prefill(&mut turns);
-    let mut out = Vec::new();
+    let mut out = room(request);
     {
         let mut list = Array::new(&mut out);
         if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {

@@ -11,7 +11,7 @@ use crate::{
         media::mime_of,
         turns::{Item, instructions, opaque_text, turns},
     },
-    json::{Array, Object, text_of},
+    json::{Array, Object, room, text_of},
 };
 
 /// What a conversation begins with that would begin with the model.
@@ -51,7 +51,7 @@ pub(super) fn contents(request: &ChatRequest) -> Result<String, Failure> {
     let calls = Calls::of(messages, DIALECT);
     let turns = turns(messages, DIALECT, &calls, verbatim, keep);
     let signs = request.model.contains("gemini-3");
-    let mut out = Vec::new();
+    let mut out = room(request);
     {
         let mut list = Array::new(&mut out);
         if turns.first().is_some_and(|turn| turn.model && turn.raw.is_none()) {

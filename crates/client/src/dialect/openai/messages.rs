@@ -7,7 +7,7 @@ use steadfast_core::Failure;
 use super::DIALECT;
 use crate::{
     dialect::{calls::Calls, fault, media::data_url, turns::opaque_text},
-    json::{Array, Object, text_of},
+    json::{Array, Object, room, text_of},
 };
 
 /// What stands for a tool's answer without text: the field may not be empty everywhere.
@@ -17,7 +17,7 @@ const NO_OUTPUT: &str = "(no output)";
 pub(super) fn write(request: &ChatRequest) -> Result<String, Failure> {
     let messages = &request.messages;
     let calls = Calls::of(messages, DIALECT);
-    let mut out = Vec::new();
+    let mut out = room(request);
     {
         let mut list = Array::new(&mut out);
         let mut shown = Vec::new();
