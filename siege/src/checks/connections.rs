@@ -33,8 +33,8 @@ fn checks() -> Vec<Check> {
         Check::new("old ones are closed, not all at once, and no answer is lost", aged),
         Check::new("an old one of HTTP/2 has a GOAWAY first", aged_http2),
         Check::new("an old one ends the stream that is under way", aged_stream),
-        Check::new("51 connections where 50 are allowed", |site| crowd(site, "max_connections = 50", Held::Idle(50))).within_s(20).slow(),
-        Check::new("11 requests where 10 are allowed", |site| crowd(site, "max_in_flight = 10", Held::Streams(10))).within_s(20).slow(),
+        Check::new("51 connections where 50 are allowed", |site| crowd(site, "max_connections = 50", Held::Idle(50))).within_s(20),
+        Check::new("11 requests where 10 are allowed", |site| crowd(site, "max_in_flight = 10", Held::Streams(10))).within_s(20),
     ]
 }
 
