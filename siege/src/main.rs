@@ -13,6 +13,7 @@ mod provider;
 mod run;
 mod site;
 mod soak;
+mod text;
 mod wire;
 
 use std::{env, path::PathBuf, process::ExitCode};

@@ -23,7 +23,9 @@ pub(crate) struct Setup {
     pub(crate) config: String,
     /// Keys of `[server]`.
     pub(crate) server: String,
-    pub(crate) env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(String, String)>,
+    /// More arguments of `steadfast serve`.
+    pub(crate) arguments: &'static [&'static str],
     /// What the shell does before it becomes the gateway, such as `ulimit -n 64`.
     pub(crate) before: &'static str,
     /// Where its standard output and its standard error go.
@@ -85,7 +87,7 @@ impl Gateway {
     /// Starts `binary` and waits until it answers.
     pub(crate) async fn start(binary: &Path, setup: &Setup) -> Result<Self, Failed> {
         let gateway = Self::spawn(binary, setup)?;
-        for _ in 0..200 {
+        for _ in 0..800 {
             if wire::get(gateway.addr, "/healthz").await.is_ok_and(|reply| reply.status == 200) {
                 return Ok(gateway);
             }
@@ -121,6 +123,7 @@ impl Gateway {
             .arg(binary)
             .args(["serve", "--config"])
             .arg(&file)
+            .args(setup.arguments)
             .envs(setup.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(out.stdio())

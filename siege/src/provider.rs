@@ -184,7 +184,8 @@ impl Raw {
     }
 }
 
-fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
+/// A port of this machine, and its address.
+pub(crate) fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let addr = listener.local_addr()?;

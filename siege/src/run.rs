@@ -11,6 +11,7 @@ use crate::{
     check::{Category, Check, Failed, Seen},
     checks::CATEGORIES,
     site::Site,
+    text::shown,
 };
 
 /// What came of a category.
@@ -27,7 +28,8 @@ impl Count {
             Ok(text) => ("ok  ", text),
             Err(Failed(text)) => ("FAIL", text),
         };
-        let text: String = text.chars().map(shown).collect();
+        let text = shown(text);
+        // What was seen may be an attacker's.
         println!("{word} {name}: {text} [{:.1} s]", took.as_secs_f64());
         match seen {
             Ok(_) => self.ok += 1,
@@ -36,15 +38,6 @@ impl Count {
                 self.failed.push(format!("{name}: {brief}"));
             }
         }
-    }
-}
-
-/// A character of what was seen, which may be an attacker's: no control of it reaches a terminal.
-fn shown(c: char) -> char {
-    if c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}') {
-        '\u{b7}'
-    } else {
-        c
     }
 }
 

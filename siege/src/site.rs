@@ -102,7 +102,7 @@ fn with_keys(mut setup: Setup) -> Setup {
         ("SIEGE_OTHER", OTHER),
         ("SIEGE_ADMIN", ADMIN),
     ];
-    setup.env.extend(keys.map(|(name, value)| (name, value.to_owned())));
+    setup.env.extend(keys.map(|(name, value)| (name.to_owned(), value.to_owned())));
     setup
 }
 
@@ -119,4 +119,32 @@ pub(crate) async fn is_well(gateway: &Gateway) -> Result<(), Failed> {
         return Ok(());
     }
     Err(format!("it is not well: {} {}", health.brief(), reply.brief()).into())
+}
+
+/// Asks ordinary questions for so long: how much longer one took than the provider alone, at most and of 99 in 100.
+///
+/// The provider is in this process, which is busy itself with what it sends.
+pub(crate) async fn others(
+    site: Arc<Site>,
+    time: Duration,
+) -> Result<(Duration, Duration), Failed> {
+    let until = Instant::now() + time;
+    let mut took = vec![Duration::ZERO];
+    let provider = site.providers.good.addr();
+    while Instant::now() < until {
+        let from = Instant::now();
+        let direct =
+            wire::chat("authorization: Bearer x\r\n", &wire::question("gpt-4o", "And I?", false));
+        wire::call(provider, direct, wire::SOON).await?;
+        let alone = from.elapsed();
+        let from = Instant::now();
+        let reply = wire::ask(site.gateway.addr, "gpt-4o", "And I?").await?;
+        if reply.status != 200 {
+            return Err(format!("another caller was answered {}", reply.brief()).into());
+        }
+        took.push(from.elapsed().saturating_sub(alone));
+        sleep(Duration::from_millis(20)).await;
+    }
+    took.sort_unstable();
+    Ok((took[took.len() - 1], took[(took.len() - 1) * 99 / 100]))
 }

@@ -209,14 +209,21 @@ pub(crate) fn chat(headers: &str, body: &str) -> Vec<u8> {
     post("/v1/chat/completions", headers, body.as_bytes())
 }
 
+/// The head of a chat whose body has `length` bytes. `headers` end with a line end each.
+pub(crate) fn head(length: usize, headers: &str) -> String {
+    head_of("/v1/chat/completions", headers, length)
+}
+
 /// A `POST` of `body`.
 pub(crate) fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let length = body.len();
-    let head = format!(
+    [head_of(path, headers, body.len()).as_bytes(), body].concat()
+}
+
+fn head_of(path: &str, headers: &str, length: usize) -> String {
+    format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
          {headers}content-length: {length}\r\n\r\n"
-    );
-    [head.as_bytes(), body].concat()
+    )
 }
 
 /// Sends `request` on a connection of its own; the response.

@@ -68,12 +68,18 @@ pub(crate) fn of<'a>(
 pub(crate) fn is_local(request: &Parts) -> bool {
     let Parts { method, uri, headers, .. } = request;
     let Ok(name) = of(headers, uri) else { return false };
-    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
     name.is_none_or(is_loopback_name)
-        && origin.is_none_or(|origin| {
-            origin.split_once("://").is_some_and(|(_, authority)| is_loopback_name(authority))
-        })
+        && has_local_origin(headers)
         && (!is_from_other_site(headers) || is_navigation(method, headers))
+}
+
+/// Whether no page made the request, or one of this machine's. A browser names one origin: of several
+/// nobody knows which one is true.
+fn has_local_origin(headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let Some(origin) = origins.next() else { return true };
+    let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    origins.next().is_none() && authority.is_some_and(|(_, name)| is_loopback_name(name))
 }
 
 /// Whether a page of another site, or of another port or name of this machine's, made the request.
@@ -167,6 +173,19 @@ mod tests {
             ("POST", "/", &[("host", "localhost"), ("origin", "http://localhost:3000")], true),
             ("POST", "/", &[("host", "localhost"), ("origin", "https://evil.example")], false),
             ("POST", "/", &[("host", "localhost"), ("origin", "null")], false),
+            (
+                "POST",
+                "/",
+                &[("origin", "http://localhost"), ("origin", "http://evil.example")],
+                false,
+            ),
+            (
+                "POST",
+                "/",
+                &[("origin", "http://evil.example"), ("origin", "http://localhost")],
+                false,
+            ),
+            ("POST", "/", &[("origin", "http://localhost"), ("origin", "http://localhost")], false),
             ("POST", "/", &page("same-origin"), true),
             ("POST", "/", &page("none"), true),
             ("POST", "/", &page("same-site"), false),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, net::SocketAddr, time::Duration};
 
 use axum::{body::Body, response::Response};
 use http::{Request, StatusCode, header};
@@ -83,24 +83,71 @@ async fn ends(stream: &mut TcpStream, wait: u64) -> bool {
     end.is_ok()
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_client_that_sends_nothing_is_disconnected() {
+/// A gateway that listens at this address.
+async fn served() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let router = app().router();
-    let server = tokio::spawn(serve(
-        listener,
-        router,
-        ConnectionLimits::default(),
-        pending(),
-        Duration::ZERO,
-    ));
+    let (router, limits) = (app().router(), ConnectionLimits::default());
+    tokio::spawn(serve(listener, router, limits, pending(), Duration::ZERO));
+    at
+}
+
+/// A head of a chat, with one more line.
+fn head(line: &str) -> String {
+    format!("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n{line}\r\n\r\n")
+}
+
+#[tokio::test]
+async fn a_body_in_which_two_readers_would_find_two_ends_is_refused() {
+    let at = served().await;
+    for encoding in ["chunked, chunked", "gzip, chunked", "chunked\r\ntransfer-encoding: chunked"] {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let head = head(&format!("transfer-encoding: {encoding}"));
+        let smuggled = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(format!("{head}0\r\n\r\n{smuggled}").as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).await.unwrap();
+        assert!(all.starts_with("HTTP/1.1 400 ") && all.contains("\"error\":"), "{all}");
+        assert!(all.contains("connection: close\r\n"), "{all}");
+        assert_eq!(all.matches("HTTP/1.1 ").count(), 1, "{all}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_without_an_end_is_refused_at_its_limit_and_soon_not_read_any_more() {
+    let (mut answers, mut sends) = {
+        let mut stream = TcpStream::connect(served().await).await.unwrap();
+        stream.write_all(head("transfer-encoding: chunked").as_bytes()).await.unwrap();
+        stream.into_split()
+    };
+    let chunk = [&b"100000\r\n"[..], &vec![b' '; 1 << 20], b"\r\n"].concat();
+    let sending = async {
+        let mut sent = 0;
+        while sent < 200 && sends.write_all(&chunk).await.is_ok() {
+            sent += 1;
+        }
+        sent
+    };
+    let answer = async {
+        let mut first = [0; 13];
+        answers.read_exact(&mut first).await.unwrap();
+        String::from_utf8(first.to_vec()).unwrap()
+    };
+    let (sent, answer) = tokio::join!(sending, answer);
+    assert_eq!(answer, "HTTP/1.1 413 ");
+    // The limit, what is read after it, and what the system's buffers take.
+    assert!((32..120).contains(&sent), "{sent} MiB were taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_nothing_is_disconnected() {
+    let at = served().await;
     for first in ["", "P", "PRI * HTTP/2.0\r\n"] {
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(first.as_bytes()).await.unwrap();
         assert!(ends(&mut stream, 60).await, "after {first:?}");
     }
-    server.abort();
 }
 
 #[tokio::test]
@@ -164,15 +211,7 @@ async fn a_request_that_never_ends_times_out() {
 
 #[tokio::test]
 async fn the_http_version_is_detected_however_the_first_bytes_are_split() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = listener.local_addr().unwrap();
-    tokio::spawn(serve(
-        listener,
-        app().router(),
-        ConnectionLimits::default(),
-        pending(),
-        Duration::ZERO,
-    ));
+    let at = served().await;
     let newer = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let older = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let confusing = b"PRI /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";

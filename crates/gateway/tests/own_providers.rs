@@ -1,4 +1,4 @@
-//! A gateway whose providers are given by a program instead of its configuration.
+//! A gateway's providers: given by a program instead of its configuration, and reached by https.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -8,6 +8,7 @@ use steadfast::{
 };
 use steadfast_gateway::{config::Source, stack::Gateway};
 use steadfast_sim::{Answer, SimProvider, SimServer};
+use tokio::{io::AsyncReadExt, net::TcpListener};
 use tower::ServiceExt;
 
 #[tokio::test]
@@ -31,4 +32,27 @@ async fn they_replace_the_configured_ones() {
     let answer = gateway.route(&request).service().oneshot(request).await.unwrap();
     assert_eq!(answer.collect().await.unwrap().text(), "From the other one.");
     assert_eq!(gateway.chain(), ["p".into()]);
+}
+
+#[tokio::test]
+async fn they_are_asked_by_https() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let source = Source::text(format!(
+        "[[providers]]\nname = 'p'\ndialect = 'openai'\nbase_url = 'https://{at}/v1'\n\
+         models = {{ '*' = 'gpt-4o' }}\n"
+    ));
+    let config = source.parse().unwrap();
+    let gateway = Gateway::connect(&config, &source).unwrap();
+    let request = ChatRequest::user("who?");
+    let asked = gateway.route(&request).service().oneshot(request);
+    let first = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        stream.read_u8().await.unwrap()
+    };
+    let first = tokio::select! {
+        first = first => first,
+        ended = asked => panic!("{ended:?}"),
+    };
+    assert_eq!(first, 0x16, "a handshake");
 }

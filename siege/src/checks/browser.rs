@@ -36,6 +36,7 @@ const PAGES: &[(&str, &str, bool)] = &[
     ("an origin with a user", "host: 127.0.0.1\r\norigin: http://127.0.0.1@evil.example\r\n", false),
     ("a file", "host: 127.0.0.1\r\norigin: file://\r\n", false),
     ("two origins", "host: 127.0.0.1\r\norigin: http://localhost\r\norigin: https://evil.example\r\n", false),
+    ("two origins, the foreign one first", "host: 127.0.0.1\r\norigin: https://evil.example\r\norigin: http://localhost\r\n", false),
     ("cross-site, without an origin", "host: 127.0.0.1\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: no-cors\r\n", false),
     ("same-site, without an origin", "host: 127.0.0.1\r\nsec-fetch-site: same-site\r\nsec-fetch-mode: no-cors\r\n", false),
     ("cross-site, in a frame", "host: 127.0.0.1\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n", false),

@@ -13,8 +13,8 @@ use crate::{
     frames::{GOAWAY, Http2},
     process::Setup,
     provider::{Part, Providers, answer, response},
-    site::Site,
-    wire::{Client, SOON, chat, question},
+    site::{Site, others},
+    wire::{Client, SOON, chat, head, question},
 };
 
 pub(crate) const CATEGORY: Category =
@@ -30,14 +30,6 @@ fn setup(providers: &Providers) -> Setup {
     let too = providers.raw.script("endless");
     providers.raw.serve("endless-too", too);
     Setup { config: providers.config(&["endless", "endless-too", "large"]), ..own }
-}
-
-/// The head of a question whose body has `length` bytes, and more headers.
-fn head(length: usize, more: &str) -> String {
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n\
-         content-type: application/json\r\n{more}content-length: {length}\r\n\r\n"
-    )
 }
 
 #[rustfmt::skip]
@@ -115,7 +107,7 @@ async fn crowd(site: Arc<Site>) -> Seen {
         client.send("GET /healthz HTTP/1.1\r\nhost: 127").await;
         crowd.push(client);
     }
-    let (slowest, _) = http2::others(site.clone(), Duration::from_secs(1)).await?;
+    let (slowest, _) = others(site.clone(), Duration::from_secs(1)).await?;
     expect(slowest < Duration::from_millis(250), format!("others at most {slowest:.0?}"))
 }
 

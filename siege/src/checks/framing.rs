@@ -111,7 +111,10 @@ fn rows() -> Vec<(&'static str, Vec<u8>, Want)> {
         ("a length with a vertical tab", with(&format!("content-length: \x0b{n}\r\n"), &body), Refused),
         // Whose chunks count.
         ("chunks as they should be", with(te, &chunks), Answered(1)),
-        ("chunked twice", with("transfer-encoding: chunked, chunked\r\n", &format!("{chunks}{SMUGGLED}")), Once),
+        ("chunked twice", with("transfer-encoding: chunked, chunked\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
+        ("chunked twice, in two headers", with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
+        ("packed and chunked", with("transfer-encoding: gzip, chunked\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
+        ("chunked, and a comma", with("transfer-encoding: chunked,\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
         ("chunked, and then not", with("transfer-encoding: chunked, identity\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
         ("an encoding that nobody knows", with("transfer-encoding: xchunked\r\n", &format!("{chunks}{SMUGGLED}")), Refused),
         ("identity", with(&format!("transfer-encoding: identity\r\ncontent-length: {n}\r\n"), &body), Once),

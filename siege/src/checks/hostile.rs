@@ -2,19 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde_json::Value;
 use steadfast_sim::{
     Break, Coalesce, Dialect, Drip, ErrorKind, Fault, FaultPlan, FirstToken, How, Journal,
     RateLimit, SimProvider,
 };
 use tokio::time::Instant;
 
-use super::{hostile_raw, http2, open};
+use super::{hostile_raw, open};
 use crate::{
     check::{Category, Check, Seen, expect},
     process::Setup,
     provider::{Part, Providers, answer, response, route, section},
-    site::Site,
-    wire::{Client, Reply, SOON, call, chat, question},
+    site::{Site, others},
+    wire::{Client, Reply, SOON, call, chat, get, question},
 };
 
 pub(crate) const CATEGORY: Category =
@@ -146,14 +147,17 @@ fn faults() -> Vec<(Dialect, Fault)> {
 fn checks() -> Vec<Check> {
     let mut all = vec![
         Check::new("others meanwhile", |site| async move {
-            let (slowest, p99) = http2::others(site, Duration::from_secs(8)).await?;
+            let (slowest, p99) = others(site, Duration::from_secs(8)).await?;
             let seen = format!("others' p99 {p99:.0?}, at most {slowest:.0?}");
             expect(p99 < Duration::from_millis(500), seen)
         })
         .within_s(30),
         Check::new("a second answer that nobody asked for", second_answer).within_s(20),
-        Check::new("a hint of 10^18 seconds rests nobody for a day", long_hint).within_s(30),
     ];
+    for kind in LONG_HINTS {
+        let title = format!("{kind}: asked again within an hour");
+        all.push(Check::new(title, move |site| long_hint(site, kind)).within_s(30));
+    }
     for (n, (dialect, fault)) in faults().into_iter().enumerate() {
         for stream in [false, true] {
             // Once whole and once as a stream, of which a quick run takes one.
@@ -189,7 +193,8 @@ fn once(model: &str, stream: bool) -> Vec<u8> {
     chat(headers, &question(model, "What is it?", stream))
 }
 
-async fn ask(site: &Site, model: &str, stream: bool, want: Want) -> Seen {
+/// What comes of a question that may be asked once.
+pub(super) async fn ask(site: &Site, model: &str, stream: bool, want: Want) -> Seen {
     let from = Instant::now();
     // What is large takes a while to be read, also from one that is well.
     let reply = call(site.gateway.addr, once(model, stream), Duration::from_secs(25)).await?;
@@ -205,7 +210,7 @@ async fn ask(site: &Site, model: &str, stream: bool, want: Want) -> Seen {
     let is_small = reply.body.len() < 10 << 20;
     let holds = holds
         && reply.is_whole
-        && after <= 86_400
+        && after <= DAY
         && memory < MEMORY_MIB
         && (took < LIMIT || !is_small);
     let hint = if after > 0 { format!(", retry-after {after}") } else { String::new() };
@@ -252,9 +257,24 @@ async fn second_answer(site: Arc<Site>) -> Seen {
     expect(stolen == 0, format!("{stolen} of 20 were given the answer that nobody asked for"))
 }
 
-/// A target that asked for it once is asked again when it is well.
-async fn long_hint(site: Arc<Site>) -> Seen {
-    let name = slug("a 429 for 10^18 seconds");
+/// Refusals that ask for a wait that nobody means.
+const LONG_HINTS: [&str; 5] = [
+    "a 429 for 10^18 seconds",
+    "a 429 for 2^64 milliseconds",
+    "a 429 for 1e308 seconds",
+    "a 429 until the year 9999",
+    "a 429 with a reset of 10^400",
+];
+
+/// The longest wait that a hint can ask for where its reason is a quota of the day or an unpaid bill, in seconds.
+const DAY: u64 = 86_400;
+
+/// And where it is any other.
+const HOUR: u64 = 3_600;
+
+/// A target that asked for longer is asked again within an hour, and callers are given no more than that.
+async fn long_hint(site: Arc<Site>, kind: &'static str) -> Seen {
+    let name = slug(kind);
     let mut client = Client::connect(site.gateway.addr).await?;
     let mut hints = Vec::new();
     for n in 0..3 {
@@ -265,9 +285,17 @@ async fn long_hint(site: Arc<Site>) -> Seen {
         let reply = client.reply(SOON).await.ok_or("no answer")?;
         hints.push(reply.header("retry-after").and_then(|text| text.parse::<u64>().ok()));
     }
-    let status = crate::wire::get(site.gateway.addr, "/admin/status").await?.text();
-    let cooling = status.split(&name).nth(1).unwrap_or_default();
-    let longest = hints.iter().flatten().max().copied().unwrap_or(0);
-    let around: String = cooling.chars().take(120).collect();
-    expect(longest <= 3_600, format!("callers are given {hints:?} s; {around}"))
+    let status = get(site.gateway.addr, "/admin/status").await?.json().unwrap_or_default();
+    // The target itself, its provider and its credential: whichever of them rests.
+    let targets = status["targets"].as_array().map_or(&[][..], Vec::as_slice);
+    let own = |target: &&Value| target["target"].as_str().is_some_and(|it| it.contains(&name));
+    let rests = targets.iter().filter(own).filter_map(|target| target["cooling"]["for_s"].as_f64());
+    let rests = rests.map(Duration::from_secs_f64).max();
+    let is_hinted = hints.iter().any(Option::is_some);
+    expect(
+        hints.iter().flatten().all(|hint| *hint <= HOUR)
+            && rests.is_some() >= is_hinted
+            && rests.is_none_or(|rests| rests <= Duration::from_secs(HOUR)),
+        format!("callers are given {hints:?} s, it rests for {rests:?}"),
+    )
 }

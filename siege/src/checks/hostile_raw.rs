@@ -133,12 +133,14 @@ pub(super) fn kinds() -> Vec<Kind> {
         whole("an error that is null beside an answer", Any, ok("", &good.replace("{\"id\"", "{\"error\":null,\"id\""))),
         // Streams.
         stream("a stream that is well", Answers, vec![text("All is well."), end()]),
-        stream("an index of 2^64", Any, vec![bytes(tool(&json!(u64::MAX), "f", "{}")), end()]),
+        stream("an index of 2^64 - 1", Any, vec![bytes(tool(&json!(u64::MAX), "f", "{}")), end()]),
+        // Which JSON has and no number of the gateway.
+        stream("an index of 2^64", Any, vec![bytes(event(r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":18446744073709551616,"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}"#)), end()]),
         stream("an index of 4 billion", Any, vec![bytes(tool(&json!(u32::MAX), "f", "{}")), end()]),
         stream("an index below zero", Any, vec![bytes(tool(&json!(-1), "f", "{}")), end()]),
         stream("an index of 1e308", Any, vec![bytes(tool(&json!(1e308), "f", "{}")), end()]),
         stream("an index that is a text", Any, vec![bytes(tool(&json!("0"), "f", "{}")), end()]),
-        stream("a choice's index of 2^64", Any, vec![bytes(event(r#"{"choices":[{"index":18446744073709551615,"delta":{"content":"a"}}]}"#)), end()]),
+        stream("a choice's index of 2^64", Any, vec![bytes(event(r#"{"choices":[{"index":18446744073709551616,"delta":{"content":"a"}}]}"#)), end()]),
         stream("20,000 calls of tools", Any, [(0..20_000).map(|n| bytes(tool(&json!(n), "f", "{}"))).collect(), vec![end()]].concat()),
         stream("a tool's name of 1 MB", Any, vec![bytes(tool(&json!(0), &large, "{}")), end()]),
         stream("100 MB of arguments", Any, vec![bytes(tool(&json!(0), "f", "{\"a\":\"")), Part::Repeat(tool(&json!(0), "", &large), 100), end()]),
@@ -151,6 +153,7 @@ pub(super) fn kinds() -> Vec<Kind> {
         stream("names of events without an end", Fails, vec![Part::Endless(chunk("event: x\nid: 7\nretry: 1\n"))]),
         stream("text without an end", Fails, vec![Part::Endless(text_event("and on "))]),
         stream("200,000 events", Any, vec![Part::Repeat(text_event("a"), 200_000), end()]),
+        stream("a million events", Any, vec![Part::Repeat(text_event("a"), 1_000_000), end()]),
         stream("thinking without an end", Fails, vec![Part::Endless(delta(&json!({"reasoning_content": "hm "})))]),
         stream("data that is no JSON", Fails, vec![text("a"), bytes(event("{oops")), end()]),
         stream("data that is null", Any, vec![text("a"), bytes(event("null")), end()]),
@@ -171,7 +174,7 @@ pub(super) fn kinds() -> Vec<Kind> {
         stream("a stream that is one object", Any, vec![bytes(chunk(&good)), bytes(b"0\r\n\r\n".to_vec())]),
     ];
     for kind in &mut all {
-        let slow = ["100 MB of arguments", "a 500 of 50 MB of HTML", "an answer of 100 MB of spaces"];
+        let slow = ["a million events", "100 MB of arguments", "a 500 of 50 MB of HTML", "an answer of 100 MB of spaces"];
         kind.is_quick = !slow.contains(&kind.name);
     }
     all

@@ -13,7 +13,7 @@ use crate::{
     process::{Gateway, Setup},
     provider::{Part, Providers, answer, response},
     site::{Site, is_well},
-    wire::{Client, SOON, call, chat, question},
+    wire::{Client, SOON, call, chat, head, question},
 };
 
 /// Each has a process of its own.
@@ -100,10 +100,7 @@ async fn announcements(site: Arc<Site>) -> Seen {
     let mut clients = Vec::new();
     for _ in 0..150 {
         let mut client = Client::connect(gateway.addr).await?;
-        let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n\r\n{{"
-        );
-        client.send(head).await;
+        client.send(head(length, "") + "{").await;
         clients.push(client);
     }
     sleep(Duration::from_millis(500)).await;

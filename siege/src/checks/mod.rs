@@ -3,15 +3,19 @@
 mod bodies;
 mod browser;
 mod callers;
+mod connections;
 mod framing;
 mod hostile;
 mod hostile_raw;
 mod http2;
 mod limits;
 mod secrets;
+mod shown;
 mod signals;
+mod starts;
 mod streams;
 mod tenants;
+mod tls;
 
 use crate::{
     check::Category,
@@ -27,10 +31,14 @@ pub(crate) const CATEGORIES: &[Category] = &[
     callers::CATEGORY,
     bodies::CATEGORY,
     hostile::CATEGORY,
+    tls::CATEGORY,
     tenants::CATEGORY,
     secrets::CATEGORY,
+    shown::CATEGORY,
+    starts::CATEGORY,
     signals::CATEGORY,
     streams::CATEGORY,
+    connections::CATEGORY,
     limits::CATEGORY,
 ];
 

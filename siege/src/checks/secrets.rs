@@ -9,7 +9,7 @@ use crate::{
     process::Setup,
     provider::{KEY, Part, Providers, answer, event, response, stream_head, text_event},
     site::{ADMIN, OTHER, Site, TENANT},
-    wire::{Reply, SOON, call, chat, post, question},
+    wire::{Client, Reply, SOON, call, chat, post, question},
 };
 
 /// One at a time: the last checks read what all of them left.
@@ -23,7 +23,10 @@ fn setup(providers: &Providers) -> Setup {
     for (name, parts) in echoes() {
         providers.raw.serve(name, parts);
     }
-    let names: Vec<_> = echoes().into_iter().map(|(name, _)| name).collect();
+    // One that refuses a prompt word for word. The canary is not sent there: what a provider's error says is logged.
+    let refuses = Part::Echo(|_, body| refusal_of(&prompt(body)));
+    providers.raw.serve("prompt", vec![refuses, Part::Keep]);
+    let names: Vec<_> = echoes().into_iter().map(|(name, _)| name).chain(["prompt"]).collect();
     let config = format!(
         "{}[[tenants]]\nname = \"one\"\nkeys = [\"env:SIEGE_TENANT\"]\n\
          [[tenants]]\nname = \"two\"\nkeys = [\"env:SIEGE_OTHER\"]\n",
@@ -32,7 +35,7 @@ fn setup(providers: &Providers) -> Setup {
     Setup {
         config,
         server: "auth = \"keys\"\nadmin_key = \"env:SIEGE_ADMIN\"".into(),
-        env: vec![("RUST_LOG", "trace".into())],
+        env: vec![("RUST_LOG".into(), "trace".into())],
         ..Setup::default()
     }
 }
@@ -48,6 +51,17 @@ fn refusal(status: &str, head: &str) -> Vec<u8> {
     let message = format!("The header was: {}. Nothing else is known.", key(head));
     let body = serde_json::json!({"error": {"message": message, "type": "invalid_request_error", "code": "invalid", "param": key(head)}});
     response(status, "", &body.to_string())
+}
+
+/// What was asked.
+fn prompt(body: &[u8]) -> String {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    body["messages"][0]["content"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A refusal with this message.
+fn refusal_of(message: &str) -> Vec<u8> {
+    response("400 Bad", "", &serde_json::json!({"error": {"message": message}}).to_string())
 }
 
 /// Everything that a provider can do with the key that it was sent, except in an answer that is well: its content is
@@ -173,6 +187,10 @@ fn checks() -> Vec<Check> {
             let statuses = (reply.status, admin.status);
             expect(found.is_empty() && statuses == (401, 401), format!("{statuses:?} {found:?}"))
         }),
+        Check::new("300 random secrets that a provider echoes", |site| random(site, 300)),
+        Check::new("10,000 random secrets that a provider echoes", |site| random(site, 10_000))
+            .within_s(120)
+            .slow(),
         Check::new("the status page", |site| async move { page(&site, "/admin/status").await }),
         Check::new("the metrics", |site| async move { page(&site, "/metrics").await }),
         Check::new("the log, with everything logged", |site| async move { log(&site).await }),
@@ -225,6 +243,57 @@ async fn echo(site: &Site, name: &str) -> Seen {
     expect(found.is_empty() && asked > 0, format!("{statuses:?} {found:?}, asked {asked} times"))
 }
 
+/// How many secrets one prompt has in it.
+const AT_ONCE: usize = 20;
+
+/// So many keys of a tenant, which another one puts into its prompts in this form or that, and a provider refuses
+/// word for word.
+async fn random(site: Arc<Site>, count: usize) -> Seen {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let secrets: Vec<String> =
+        (0..count).map(|_| (0..rng.usize(8..64)).map(|_| rng.char('!'..='~')).collect()).collect();
+    let gateway = site
+        .another(|setup| {
+            let names: Vec<_> = (0..count).map(|n| format!("\"env:SIEGE_RANDOM_{n}\"")).collect();
+            setup.config +=
+                &format!("[[tenants]]\nname = \"many\"\nkeys = [{}]\n", names.join(", "));
+            setup.env.retain(|(name, _)| name != "RUST_LOG");
+            let named =
+                |(n, secret): (usize, &String)| (format!("SIEGE_RANDOM_{n}"), secret.clone());
+            setup.env.extend(secrets.iter().enumerate().map(named));
+        })
+        .await?;
+    let mut client = Client::connect(gateway.addr).await?;
+    let (mut found, mut cut) = (Vec::new(), 0);
+    let mut all = String::new();
+    for some in secrets.chunks(AT_ONCE) {
+        let form = |(n, secret): (usize, &String)| match n % 3 {
+            0 => format!("#{n} {secret}"),
+            1 => format!("#{n} {}", percent(secret)),
+            _ => format!("#{n} {}", base64(secret.as_bytes())),
+        };
+        let prompt: Vec<_> = some.iter().enumerate().map(form).collect();
+        let headers = format!("{BEARER}authorization: Bearer {TENANT}\r\n");
+        client.send(chat(&headers, &question("raw-prompt", &prompt.join(" "), false))).await;
+        let reply = client.reply(SOON).await.ok_or("no answer")?;
+        let text = everything(&reply);
+        let secrets: Vec<_> = some.iter().map(String::as_str).collect();
+        found.extend(leaks(&text, &secrets));
+        // What stands between them is untouched.
+        cut += (0..some.len()).filter(|n| !text.contains(&format!("#{n} "))).count();
+        all = text;
+    }
+    sleep(Duration::from_millis(200)).await;
+    let log = gateway.output();
+    let secrets: Vec<_> = secrets.iter().map(String::as_str).collect();
+    found.extend(leaks(&log, &secrets));
+    let end: String = all.chars().take(80).collect();
+    expect(
+        found.is_empty() && cut == 0,
+        format!("{found:?}, {cut} neighbours were lost; the last one {end}"),
+    )
+}
+
 async fn unknown_key(site: Arc<Site>) -> Seen {
     let unknown = "nobodys-key-0a1b2c3d4e5f";
     let mut found = Vec::new();
@@ -272,8 +341,8 @@ async fn log(site: &Site) -> Seen {
 async fn short_secret(site: Arc<Site>) -> Seen {
     let short = "s3cret7";
     let gateway = site.spawn(|setup| {
-        setup.env.retain(|(name, _)| *name != "SIEGE_PROVIDER");
-        setup.env.push(("SIEGE_PROVIDER", short.into()));
+        setup.env.retain(|(name, _)| name != "SIEGE_PROVIDER");
+        setup.env.push(("SIEGE_PROVIDER".into(), short.into()));
     })?;
     let status = gateway.wait_exit(Duration::from_secs(3)).await?;
     let output = gateway.output();

@@ -91,7 +91,9 @@ async fn counted(site: Arc<Site>) -> Seen {
     let gateway = site
         .another(|setup| {
             setup.streams = [Sink::File, Sink::Unread];
-            setup.env.push(("RUST_LOG", "debug".into()));
+            // A line for each frame of each connection: more than the pipe and the queue hold.
+            setup.config += "[log]\nlibraries = true\n";
+            setup.env.push(("RUST_LOG".into(), "trace".into()));
         })
         .await?;
     let good = load(&gateway, 6_000).await?;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde_json::json;
 use steadfast_sim::{ErrorKind, Fault, FaultPlan, How, PlanRule};
 use tokio::{
     task::JoinSet,
@@ -13,11 +14,14 @@ use crate::{
     process::Setup,
     provider::Providers,
     site::{ADMIN, OTHER, Site, TENANT},
-    wire::{Client, Reply, SOON, call, chat, question},
+    wire::{Client, Reply, SOON, call, chat, get, question},
 };
 
 pub(crate) const CATEGORY: Category =
     Category { name: "tenants", simulated: Vec::new, setup, at_once: 1, checks };
+
+/// How many calls of tools a task may make.
+const CALLS: usize = 30;
 
 fn setup(providers: &Providers) -> Setup {
     let fails = |word: &str, fault: Fault| PlanRule::new(fault).contains(word);
@@ -31,7 +35,8 @@ fn setup(providers: &Providers) -> Setup {
             .rule(fails("hangs", Fault::Hang)),
     );
     let config = format!(
-        "{}[[tenants]]\nname = \"one\"\nkeys = [\"env:SIEGE_TENANT\"]\n\
+        "{}[guard.named]\ncalls = {CALLS}\n\
+         [[tenants]]\nname = \"one\"\nkeys = [\"env:SIEGE_TENANT\"]\n\
          [[tenants]]\nname = \"two\"\nkeys = [\"env:SIEGE_OTHER\"]\n",
         providers.config(&[])
     );
@@ -98,23 +103,27 @@ async fn witness(site: Arc<Site>, prompt: &'static str, stream: bool) -> Seen {
     )
 }
 
-/// A loop of tool calls, until the guard stops the task.
-fn looping(task: &str) -> Vec<u8> {
-    let mut messages = vec![serde_json::json!({"role": "user", "content": "Do it."})];
-    for n in 0..40 {
-        let id = format!("c{n}");
-        messages.push(serde_json::json!({"role": "assistant", "content": null, "tool_calls": [
-            {"id": id, "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"a\"}"}}]}));
-        messages.push(serde_json::json!({"role": "tool", "tool_call_id": id, "content": "same"}));
+/// A task that has called more tools than it may, by which the guard stops it.
+fn greedy(task: &str) -> Vec<u8> {
+    let mut messages = vec![json!({"role": "user", "content": "Do it."})];
+    for n in 0..CALLS + 1 {
+        let (id, arguments) = (format!("c{n}"), json!({"path": format!("file {n}")}).to_string());
+        messages.push(json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}}]}));
+        let content = format!("What file {n} says.");
+        messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
     }
-    let body = serde_json::json!({"model": "gpt-4o", "messages": messages, "tools": [
+    let body = json!({"model": "gpt-4o", "messages": messages, "tools": [
         {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]});
     chat(&as_tenant(TENANT, &format!("x-steadfast-task: {task}\r\n")), &body.to_string())
 }
 
 async fn stopped(site: Arc<Site>) -> Seen {
-    let first = call(site.gateway.addr, looping("protected"), SOON).await?;
-    let second = call(site.gateway.addr, looping("protected"), SOON).await?;
+    // A short question under the stopped task, whose own history would not stop it: only what is remembered does.
+    let headers = as_tenant(TENANT, "x-steadfast-task: protected\r\n");
+    let short = chat(&headers, &question("gpt-4o", "hi", false));
+    let first = call(site.gateway.addr, greedy("protected"), SOON).await?;
+    let second = call(site.gateway.addr, &short, SOON).await?;
     if second.status == 200 {
         return expect(false, format!("the task was not stopped: {}", first.brief()));
     }
@@ -124,10 +133,7 @@ async fn stopped(site: Arc<Site>) -> Seen {
         chat(&headers, &question("gpt-4o", "hi", false))
     })
     .await?;
-    // A short question under the stopped task: its own history would not stop it.
-    let headers = as_tenant(TENANT, "x-steadfast-task: protected\r\n");
-    let request = chat(&headers, &question("gpt-4o", "hi", false));
-    let after = call(site.gateway.addr, request, SOON).await?;
+    let after = call(site.gateway.addr, &short, SOON).await?;
     let grown = site.gateway.usage()?.rss_mib.saturating_sub(before);
     expect(
         after.status != 200,
@@ -152,7 +158,7 @@ async fn models(site: Arc<Site>) -> Seen {
 
 async fn invented(site: Arc<Site>, count: usize) -> Seen {
     let lines = || async {
-        let metrics = crate::wire::get(site.gateway.addr, "/metrics").await?;
+        let metrics = get(site.gateway.addr, "/metrics").await?;
         Ok::<_, Failed>((metrics.text().lines().count(), metrics.body.len()))
     };
     // A first one, so that the lines of a failure are there.

@@ -105,7 +105,7 @@ mod tests {
     use http_body_util::BodyExt;
     use steadfast::client::{Credential, LlmClient, Provider, Providers};
     use steadfast_core::Dialect;
-    use steadfast_sim::{ErrorKind, Fault, FaultPlan, SimProvider};
+    use steadfast_sim::{ErrorKind, Fault, FaultPlan, RawResponse, SimProvider};
     use tower::ServiceExt;
 
     use super::*;
@@ -154,6 +154,41 @@ mod tests {
         sim.set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
         let (status, times) = searches("/v1/chat/completions", false).await;
         assert!(status != 200 && times > 0, "{status}, {times}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_is_not_cut_in_a_tenants_key() {
+        let key = "the-key-of-acme-0123456789-abcdefghij";
+        let name = format!("steadfast-key-{}-{}", std::process::id(), fastrand::u64(..));
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, key).unwrap();
+        let source = Source::text(format!(
+            "[retry]\nretries = 0\n[failover]\nattempts = 1\n[[tenants]]\nname = 'acme'\nkeys = ['file:{}']\n\
+             [[providers]]\nname = 'p'\ndialect = 'openai'\n",
+            file.display()
+        ));
+        let config = source.parse().unwrap();
+        // It was in a prompt, and stands where the message is cut.
+        let filled = "x ".repeat(steadfast_core::MAX_MESSAGE / 2 - 10);
+        let body = serde_json::json!({"error": {"message": format!("{filled}{key}")}}).to_string();
+        let fault = RawResponse { status: 500, headers: [].into(), body };
+        let sim = SimProvider::builder(Dialect::OpenAi);
+        let sim = sim.with_faults(FaultPlan::always(Fault::Status(fault))).build();
+        let own = Provider::new("p", Dialect::OpenAi)
+            .with_base_url("http://p/v1")
+            .with_credential(Credential::new("main", "a-provider-secret"));
+        let client = LlmClient::with_service(Providers::new([own]).unwrap(), sim);
+        let gateway = Gateway::with_client(&config, &source, client).unwrap();
+        let router = App::new(&config, &source, gateway).unwrap().router();
+        std::fs::remove_file(&file).unwrap();
+        let body = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}]}"#;
+        let request = Request::post("/v1/chat/completions").header("x-api-key", key);
+        let answer = router.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 502);
+        let shown = answer.into_body().collect().await.unwrap().to_bytes();
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(shown.contains("x x [redacted"), "{shown}");
+        assert!(!shown.contains(&key[..8]), "{shown}");
     }
 
     fn masked(secrets: &[&str], text: &str) -> String {

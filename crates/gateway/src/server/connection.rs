@@ -17,14 +17,13 @@ use tokio::{net::TcpStream, sync::watch, time::Instant};
 use tower::Service as _;
 
 use super::{
-    crowded, misaddressed,
+    crowded, head, malformed,
     reader::{Active, Activity, Reader, Streams, Unread},
     socket::Socket,
     version,
 };
 use crate::{
     admission::{Admission, Limits},
-    authority,
     config::ServerConfig,
 };
 
@@ -147,9 +146,9 @@ pub(super) async fn serve(
             };
             let (activity, active) = (activity.clone(), Active::new(reader.clone()));
             let (headers, uri) = (request.headers(), request.uri());
-            let refused = match authority::of(headers, uri) {
-                Ok(_) => crowd.as_ref().and_then(|full| crowded(full, headers, uri)),
-                Err(problem) => Some(misaddressed(problem, headers, uri)),
+            let refused = match head::check(headers, uri) {
+                Ok(()) => crowd.as_ref().and_then(|full| crowded(full, headers, uri)),
+                Err(problem) => Some(malformed(problem, headers, uri)),
             };
             let answer = match refused {
                 None => {

@@ -4,6 +4,7 @@ mod admin;
 mod array;
 mod chat;
 mod connection;
+mod head;
 mod heavy;
 mod listen;
 mod models;
@@ -46,7 +47,6 @@ pub use self::{
 use self::{heavy::Heavy, reload::Reloads, reply::Outgoing};
 use crate::{
     admission::{Admission, Limit, Limits},
-    authority::Misaddressed,
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
@@ -287,10 +287,10 @@ async fn refuse(app: &App, dialect: Dialect, failure: &Failure, request: Request
     unread::drop_rest(&parts.headers, body, response).await
 }
 
-/// The answer to a request that names nobody that could be believed. What follows on its connection is not
-/// believed either.
-fn misaddressed(problem: Misaddressed, headers: &HeaderMap, uri: &Uri) -> Response {
-    closing(&Failure::refused(Reason::Format, problem.message()), headers, uri)
+/// The answer to a request whose head can be read in two ways: `problem`. What follows on its connection is
+/// not believed either.
+fn malformed(problem: &'static str, headers: &HeaderMap, uri: &Uri) -> Response {
+    closing(&Failure::refused(Reason::Format, problem), headers, uri)
 }
 
 /// The answer to a request on one connection more than there may be; `None` for those that watch over the gateway.

@@ -22,6 +22,9 @@ use super::reader::Activity;
 /// unread a connection is reset, and the caller may lose the answer.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How much of it is read: 64 MiB, twice the default limit of a body. Who sends more does not read answers.
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
+
 /// How often in a send timeout a socket is tried that is full.
 const TRIES: u32 = 4;
 
@@ -34,8 +37,15 @@ pub(super) struct Socket {
     send_timeout: Duration,
     /// The last write was not taken.
     stalled: Option<Stalled>,
-    /// Our side is closed, and what comes is read until then.
-    lingering: Option<Alarm>,
+    /// Our side is closed.
+    lingering: Option<Lingering>,
+}
+
+/// A socket that reads what still comes, until then and so much.
+#[derive(Debug)]
+struct Lingering {
+    until: Alarm,
+    left: usize,
 }
 
 /// A socket that is full.
@@ -170,18 +180,22 @@ impl AsyncWrite for Socket {
                 return Poll::Ready(Ok(()));
             }
         }
-        let until = this.lingering.get_or_insert_with(|| Alarm::at(Instant::now() + LINGER));
+        let lingering = this.lingering.get_or_insert_with(|| Lingering {
+            until: Alarm::at(Instant::now() + LINGER),
+            left: LINGER_BYTES,
+        });
         let mut room = [0; 8 * 1024];
         loop {
             let mut dropped = ReadBuf::new(&mut room);
             match Pin::new(&mut this.stream).poll_read(cx, &mut dropped) {
                 Poll::Ready(Ok(())) if !dropped.filled().is_empty() => {
-                    if until.poll(cx).is_ready() {
+                    lingering.left = lingering.left.saturating_sub(dropped.filled().len());
+                    if lingering.left == 0 || lingering.until.poll(cx).is_ready() {
                         return Poll::Ready(Ok(()));
                     }
                 }
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return until.poll(cx).map(Ok),
+                Poll::Pending => return lingering.until.poll(cx).map(Ok),
             }
         }
     }

@@ -156,7 +156,10 @@ impl Gateway {
         let known = kept.map(|kept| kept.models.clone()).unwrap_or_default();
         let limits = ModelLimits::of(config, known.clone());
         let secrets = secrets(config, client.providers());
-        let masks = Arc::new(Secrets::of(secrets.iter().map(Secret::expose)));
+        // A provider may have found a tenant's key in a prompt. The server reports one that can not be read.
+        let ring = keys::KeyRing::read(config, source);
+        let keys = ring.map_or_else(|_| Vec::new(), |(_, known)| known);
+        let masks = Arc::new(Secrets::of(secrets.iter().chain(&keys).map(Secret::expose)));
         let summariser = layers::summariser(config, source, &masks)?;
         let summariser = summariser.map(|stack| {
             // Its policies are no file's: to share what it knows changes nothing of that.
