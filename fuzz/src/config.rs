@@ -1,12 +1,6 @@
 //! The gateway's configuration file.
-//!
-//! The module is included from the gateway, without the server.
 
-#[allow(dead_code, unreachable_pub, unused_imports)]
-#[path = "../../crates/gateway/src/config/mod.rs"]
-mod gateway;
-
-use gateway::{ConfigErrors, Source};
+use steadfast_gateway::config::{ConfigErrors, Source};
 
 /// * Any text is a configuration, or is refused with a message and a position inside it.
 /// * A valid one is valid when it is read again.

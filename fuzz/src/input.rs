@@ -35,6 +35,13 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
+    /// The next bytes, or as many as there are.
+    pub(crate) fn take(&mut self, length: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
     pub(crate) fn rest(&self) -> Bytes {
         Bytes::copy_from_slice(self.0)
     }

@@ -14,6 +14,7 @@ pub mod error_body;
 mod input;
 pub mod line;
 pub mod request;
+pub mod server_front;
 pub mod sse;
 pub mod stream;
 pub mod transcript;

@@ -90,7 +90,10 @@ fn one(programs: &Path, fuzz: &Path, target: &str, effort: Effort) -> Result<(),
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.arg(format!("-max_total_time={}", effort.seconds));
     command.args(effort.seed.map(|seed| format!("-seed={seed}")));
-    command.arg(format!("-dict={}", fuzz.join("dict/json.dict").display()));
+    let words = fuzz.join("dict");
+    let own = words.join(format!("{target}.dict"));
+    let words = if own.exists() { own } else { words.join("json.dict") };
+    command.arg(format!("-dict={}", words.display()));
     let output = command
         .output()
         .map_err(|error| format!("can not start {}: {error}", program.display()))?;

@@ -5,8 +5,16 @@ use std::path::{Path, PathBuf};
 use crate::{words, workspace};
 
 /// Where pages are, from the root.
-const PAGES: [&str; 7] =
-    ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "crates", "examples", "bench"];
+const PAGES: [&str; 8] = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs",
+    "crates",
+    "examples",
+    "bench",
+];
 
 /// The page that names source files by the end of their paths.
 const BY_NAME: &str = "docs/architecture.md";

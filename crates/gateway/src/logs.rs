@@ -28,7 +28,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{config::LogConfig, escape, secrets::mask_everything};
+use crate::{config::LogConfig, escape, secrets::mask_lines};
 
 /// How many bytes of lines are held until they are written: 2 MiB, some 8,000 lines.
 const CAPACITY: usize = 2 * 1024 * 1024;
@@ -160,7 +160,7 @@ impl Queue {
             held.writing = true;
             let dropped = held.dropped;
             drop(held);
-            let lost = write_lines(out, &mask_everything(&block));
+            let lost = write_lines(out, &mask_lines(&block));
             block.clear();
             block.shrink_to(CAPACITY / 8);
             if lost > 0 {
@@ -341,7 +341,7 @@ mod tests {
                 tracing::info!(target: "t", shown = ?secret, text = inner, "message {secret}");
                 tracing::info!(target: "t", shown = ?Some(&inner), error = %inner, "message");
             });
-            let masked = mask_everything(&lines);
+            let masked = mask_lines(&lines);
             let text = std::str::from_utf8(&masked).unwrap();
             assert_eq!(text.matches("[redacted]").count(), 7, "{text}");
             assert!(text.lines().count() == 3 && !text.contains(secret), "{text}");

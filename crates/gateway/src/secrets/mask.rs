@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use steadfast_core::MASK;
 
 use super::{Secrets, recent::RECENT};
@@ -26,8 +26,13 @@ const PIECE: usize = 256;
 const PIECES: usize = 8;
 
 /// Headers that hold a credential.
-const CREDENTIALS: [&str; 5] =
-    ["authorization", "proxy-authorization", "x-api-key", "x-goog-api-key", "api-key"];
+static CREDENTIALS: [HeaderName; 5] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("api-key"),
+];
 
 /// What is masked in all that leaves for one request: the secrets of the configuration by which it is served, and
 /// the keys that its caller presented.
@@ -68,7 +73,7 @@ impl Mask {
     /// Takes secrets out of the values of `headers`. What stands in a header for credentials is one.
     pub(crate) fn headers(&self, headers: &mut HeaderMap) {
         for (name, value) in headers.iter_mut() {
-            if CREDENTIALS.contains(&name.as_str()) {
+            if CREDENTIALS.contains(name) {
                 *value = HeaderValue::from_static(MASK);
             } else if let Cow::Owned(masked) = self.mask(value.as_bytes()) {
                 *value = HeaderValue::from_bytes(&masked)
@@ -110,11 +115,11 @@ fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
             found(piece);
         }
     };
-    for name in CREDENTIALS {
+    for name in &CREDENTIALS {
         for value in headers.get_all(name) {
             // What is no text is no key of anybody's.
             if let Ok(value) = std::str::from_utf8(value.as_bytes()) {
-                pieces(after_scheme(name, value).as_bytes());
+                pieces(after_scheme(name.as_str(), value).as_bytes());
             }
         }
     }
@@ -126,7 +131,7 @@ fn presented(headers: &HeaderMap, uri: &Uri, found: &mut dyn FnMut(&[u8])) {
 /// The credential in the header `name`, if it is one that holds one.
 pub(crate) fn credential<'v>(name: &str, value: &'v str) -> Option<&'v str> {
     let name = name.to_ascii_lowercase();
-    CREDENTIALS.contains(&&*name).then(|| after_scheme(&name, value))
+    CREDENTIALS.iter().any(|one| *one == *name).then(|| after_scheme(&name, value))
 }
 
 /// The secret that the header `name` is likely to hold: gateways and clouds have headers of their own for theirs.

@@ -4,11 +4,12 @@
 mod forms;
 mod mask;
 mod recent;
+mod sample;
 
 use std::{
     borrow::Cow,
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use steadfast_core::MASK;
 
 pub(crate) use self::mask::{Mask, credential, likely_secret};
+use self::sample::Sample;
 
 /// The shortest secret of a configuration, in bytes: a shorter one is found in words.
 pub(crate) const SHORTEST: usize = 8;
@@ -23,24 +25,58 @@ pub(crate) const SHORTEST: usize = 8;
 /// Finds secrets in a text.
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    /// `None` when there are more of them than can be searched for at once: then all is masked.
-    finder: Option<AhoCorasick>,
+    /// What is searched for.
+    forms: Vec<Vec<u8>>,
+    /// Of these: hardly a text has a secret in it, and a search takes twenty times as long.
+    sample: Sample,
+    /// Made for the first text that may have one; `None` when there are more of them than can be searched for at
+    /// once.
+    finder: OnceLock<Option<AhoCorasick>>,
 }
 
 impl Secrets {
     /// Finds each of `secrets`, in every form in which it may be written.
     pub(crate) fn of<S: AsRef<[u8]>>(secrets: impl IntoIterator<Item = S>) -> Self {
         let forms = secrets.into_iter().flat_map(|secret| forms::of(secret.as_ref()));
-        // The texts are short, so that what is built fastest is best.
-        let kind = AhoCorasickKind::NoncontiguousNFA;
-        Self { finder: AhoCorasick::builder().kind(Some(kind)).build(forms).ok() }
+        let forms: Vec<_> = forms.collect();
+        Self { sample: Sample::of(&forms), forms, finder: OnceLock::new() }
     }
 
     /// `text` with a mask in the place of each secret, and as it is when it has none.
     pub(crate) fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
         #[cfg(test)]
         tests::SEARCHES.set(tests::SEARCHES.get() + 1);
-        let Some(finder) = &self.finder else { return Cow::Owned(MASK.into()) };
+        match self.sample.find(text) {
+            Some(_) => self.search(text),
+            None => Cow::Borrowed(text),
+        }
+    }
+
+    /// The same for lines, none of which holds a line end: only those are searched in which there may be a secret.
+    fn mask_lines<'t>(&self, lines: &'t [u8]) -> Cow<'t, [u8]> {
+        let is_end = |byte: &u8| *byte == b'\n';
+        let (mut out, mut kept, mut from) = (Vec::new(), 0, 0);
+        while let Some(at) = self.sample.find(&lines[from..]) {
+            let at = from + at;
+            let start = lines[from..at].iter().rposition(is_end).map_or(from, |end| from + end + 1);
+            let end = lines[at..].iter().position(is_end).map_or(lines.len(), |end| at + end + 1);
+            if let Cow::Owned(masked) = self.search(&lines[start..end]) {
+                out.extend_from_slice(&lines[kept..start]);
+                out.extend_from_slice(&masked);
+                kept = end;
+            }
+            from = end;
+        }
+        if kept == 0 {
+            return Cow::Borrowed(lines);
+        }
+        out.extend_from_slice(&lines[kept..]);
+        Cow::Owned(out)
+    }
+
+    fn search<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
+        let finder = self.finder.get_or_init(|| finder(&self.forms));
+        let Some(finder) = finder else { return Cow::Owned(MASK.into()) };
         // Each match, not the leftmost ones alone: of two secrets that overlap neither shows its end.
         let mut found: Vec<(usize, usize)> = Vec::new();
         for secret in finder.find_overlapping_iter(text) {
@@ -66,6 +102,12 @@ impl Secrets {
     }
 }
 
+/// Few texts are searched, so that what is built fastest is best.
+fn finder(forms: &[Vec<u8>]) -> Option<AhoCorasick> {
+    let kind = Some(AhoCorasickKind::NoncontiguousNFA);
+    AhoCorasick::builder().kind(kind).prefilter(false).build(forms).ok()
+}
+
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secrets").finish_non_exhaustive()
@@ -82,18 +124,18 @@ pub(crate) fn keep_configured(secrets: &Arc<Secrets>) {
     configured.push(Arc::downgrade(secrets));
 }
 
-/// `text`, which belongs to no request, without any secret.
-pub(crate) fn mask_everything(text: &[u8]) -> Cow<'_, [u8]> {
+/// Lines of the log, which belong to no request, without any secret.
+pub(crate) fn mask_lines(lines: &[u8]) -> Cow<'_, [u8]> {
     let configured: Vec<_> = CONFIGURED.lock().iter().filter_map(Weak::upgrade).collect();
-    let mut text = Cow::Borrowed(text);
+    let mut lines = Cow::Borrowed(lines);
     let mut mask = |secrets: &Secrets| {
-        if let Cow::Owned(masked) = secrets.mask(&text) {
-            text = Cow::Owned(masked);
+        if let Cow::Owned(masked) = secrets.mask_lines(&lines) {
+            lines = Cow::Owned(masked);
         }
     };
     configured.iter().for_each(|secrets| mask(secrets));
     recent::RECENT.each(mask);
-    text
+    lines
 }
 
 #[cfg(test)]
@@ -204,7 +246,7 @@ mod tests {
         );
         assert!(matches!(Secrets::of([""; 0]).mask(text), Cow::Borrowed(_)));
         assert_eq!(format!("{secrets:?}"), "Secrets { .. }");
-        let too_many = Secrets { finder: None };
+        let too_many = Secrets { finder: OnceLock::from(None), ..secrets };
         assert!(matches!(too_many.mask(text), Cow::Owned(all) if all == MASK.as_bytes()));
     }
 
@@ -234,9 +276,33 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_masked_line_by_line() {
+        let secrets = Secrets::of(["correct horse", "battery-staple-0123"]);
+        let plain = "a line\n\nanother one\n";
+        for (lines, masked) in [
+            (plain.to_owned(), plain.to_owned()),
+            ("correct horse".into(), "[redacted]".into()),
+            (format!("{plain}<correct horse>"), format!("{plain}<[redacted]>")),
+            (
+                format!("correct horse\n{plain}x=battery-staple-0123, correct horse\n{plain}"),
+                format!("[redacted]\n{plain}x=[redacted], [redacted]\n{plain}"),
+            ),
+            // It ends in the next line.
+            ("a correct\n horse\ncorrect horse\n".into(), "a correct\n horse\n[redacted]\n".into()),
+        ] {
+            // Wherever the samples fall.
+            for before in 0..20 {
+                let before = "-".repeat(before);
+                let shown = secrets.mask_lines(format!("{before}{lines}").as_bytes()).into_owned();
+                assert_eq!(String::from_utf8(shown).unwrap(), format!("{before}{masked}"));
+            }
+        }
+    }
+
+    #[test]
     fn the_log_knows_the_secrets_that_somebody_has() {
         let shown =
-            |text: &str| String::from_utf8(mask_everything(text.as_bytes()).into_owned()).unwrap();
+            |text: &str| String::from_utf8(mask_lines(text.as_bytes()).into_owned()).unwrap();
         let old = Arc::new(Secrets::of(["an-old-secret-1"]));
         let new = Arc::new(Secrets::of(["a-new-secret-22"]));
         keep_configured(&old);

@@ -6,18 +6,19 @@
 //! provider's connection.
 
 use std::{
+    mem::take,
     pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 use steadfast_core::time::{Alarm, later};
 use tokio::time::Instant;
@@ -238,12 +239,28 @@ pub(super) struct ReadBody {
 }
 
 impl ReadBody {
-    /// As much of `bytes` as a stream of HTTP/2 is given at once.
-    fn piece(&mut self, mut bytes: Bytes) -> Bytes {
-        if bytes.len() > PIECE {
-            self.rest = bytes.split_off(PIECE);
+    fn polled(&self, is_piece: bool) {
+        let state = if is_piece { BEHIND } else { CAUGHT_UP };
+        self.active.0.state.store(state, Ordering::Relaxed);
+    }
+
+    /// As much as a stream of HTTP/2 is given at once.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.rest = bytes,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                end => return Poll::Ready(end),
+            }
         }
-        bytes
+        let is_last = self.rest.len() <= PIECE;
+        let piece = if is_last { take(&mut self.rest) } else { self.rest.split_to(PIECE) };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
 
@@ -255,22 +272,10 @@ impl http_body::Body for ReadBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        let polled = if this.rest.is_empty() {
-            Pin::new(&mut this.body).poll_frame(cx)
-        } else {
-            let rest = std::mem::take(&mut this.rest);
-            Poll::Ready(Some(Ok(Frame::data(rest))))
-        };
-        let state = if matches!(polled, Poll::Ready(Some(_))) { BEHIND } else { CAUGHT_UP };
-        this.active.0.state.store(state, Ordering::Relaxed);
-        if !this.pieces {
-            return polled;
-        }
-        polled.map_ok(|frame| match frame.into_data() {
-            Ok(bytes) => Frame::data(this.piece(bytes)),
-            Err(frame) => frame,
-        })
+        let polled =
+            if self.pieces { self.poll_piece(cx) } else { Pin::new(&mut self.body).poll_frame(cx) };
+        self.polled(matches!(polled, Poll::Ready(Some(_))));
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

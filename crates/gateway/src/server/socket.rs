@@ -97,7 +97,8 @@ impl Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
-            if self.stalled.take().is_some() {
+            if self.stalled.is_some() {
+                self.stalled = None;
                 self.activity.set_blocked(false);
             }
             return written;
