@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use steadfast_chat::{ChatRequest, Head};
-use steadfast_core::{Deadline, Dialect, Failure, RecoveryLog, Target, Usage, time::later};
+use steadfast_core::{
+    Deadline, Dialect, Failure, FaultSide, RecoveryLog, Target, Usage, time::later,
+};
 use tokio::time::Instant;
 
 use super::{reader::Reader, reply};
@@ -121,15 +123,30 @@ impl Record {
             entry.metrics.failed(failure, in_stream);
             entry.attempts = entry.attempts.max(failure.attempts());
             entry.target = failure.target().cloned().or(entry.target.take());
+            let id = reply::text(&entry.id);
+            let error = failure.message();
+            // What is wrong with a request or an answer may be shown by a piece of it, and neither is logged
+            // unasked.
+            let quotes = matches!(failure.fault(), FaultSide::Caller | FaultSide::Model);
             tracing::warn!(
                 name: "steadfast::gateway::failed",
                 target: "steadfast::gateway",
-                id = %reply::text(&entry.id),
+                id,
                 reason = %failure.reason(),
                 in_stream,
-                error = %failure.message(),
+                because = failure.evidence(),
+                error = (!quotes).then_some(error),
                 "a caller got a failure",
             );
+            if quotes {
+                tracing::debug!(
+                    name: "steadfast::gateway::quoted",
+                    target: "steadfast::gateway",
+                    id,
+                    error,
+                    "what the caller was answered",
+                );
+            }
         }
         self.close("failed");
     }
@@ -180,6 +197,8 @@ mod tests {
     use std::io;
 
     use parking_lot::Mutex;
+    use steadfast_core::Reason;
+    use tracing::Level;
 
     use super::{super::reader::Activity, *};
 
@@ -195,6 +214,35 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn what_may_quote_a_prompt_is_logged_at_debug_alone() {
+        for (fault, level, shown) in [
+            (FaultSide::Provider, Level::INFO, true),
+            (FaultSide::Local, Level::INFO, true),
+            (FaultSide::Caller, Level::INFO, false),
+            (FaultSide::Model, Level::INFO, false),
+            (FaultSide::Caller, Level::DEBUG, true),
+        ] {
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(level)
+                .with_writer(move || writer.clone())
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                let id = HeaderValue::from_static("id");
+                let mut record = Record::begin(Metrics::default(), Dialect::OpenAi, id, None);
+                let failure = Failure::new(Reason::Format, "`my dear diary` is no number")
+                    .with_fault(fault)
+                    .with_evidence("status:400");
+                record.failed(&failure, false);
+            });
+            let text = String::from_utf8(log.0.lock().clone()).unwrap();
+            assert_eq!(text.contains("my dear diary"), shown, "{fault:?} {level}: {text}");
+            assert!(text.contains("status:400"), "{text}");
         }
     }
 
