@@ -9,9 +9,22 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // With them a stream would hold twice as much memory, where the system uses them unasked. Where they can not be
-    // switched off there are none.
     #[cfg(target_os = "linux")]
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
+    prepare();
     steadfast_gateway::cli::run()
+}
+
+/// What a server wants of its process. Where it is refused, the gateway runs with what it has.
+#[cfg(target_os = "linux")]
+fn prepare() {
+    use rustix::{
+        process::{Resource, getrlimit, setrlimit},
+        thread::disable_transparent_huge_pages,
+    };
+    // With them a stream would hold twice as much memory, where the system uses them unasked.
+    let _ = disable_transparent_huge_pages(true);
+    // A thousand descriptors are the usual soft limit, for the sake of programs that use `select`.
+    let mut descriptors = getrlimit(Resource::Nofile);
+    descriptors.current = descriptors.maximum;
+    let _ = setrlimit(Resource::Nofile, descriptors);
 }

@@ -30,7 +30,9 @@ fn setup(providers: &Providers) -> Setup {
 fn checks() -> Vec<Check> {
     vec![
         Check::new("64 descriptors, 200 connections", descriptors).within_s(30),
+        Check::new("a soft limit of 64 descriptors, 200 connections", soft_descriptors).within_s(30),
         Check::new("1 GiB of address space, twenty bodies of 20 MiB", |site| memory(site, "ulimit -v 1048576;", 20, 20)).within_s(60),
+        Check::new("1 GiB of address space, twenty bodies of 20 MiB of numbers", |site| memory_of(site, "ulimit -v 1048576;", 20, numbers(20))).within_s(60),
         Check::new("512 MiB of address space, 100 bodies of 5 MiB", |site| memory(site, "ulimit -v 524288;", 100, 5)).within_s(60).slow(),
         Check::new("4 GiB of address space, 150 announcements of 32 MiB", announcements).within_s(30),
         Check::new("1,500 idle connections", idle).within_s(30),
@@ -71,11 +73,36 @@ async fn descriptors(site: Arc<Site>) -> Seen {
     )
 }
 
+/// The hard limit is what counts.
+async fn soft_descriptors(site: Arc<Site>) -> Seen {
+    let gateway = site.another(|setup| setup.before = "ulimit -Sn 64;").await?;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        let mut client = Client::connect(gateway.addr).await?;
+        client.send("GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await;
+        client.reply(SOON).await.ok_or("no answer")?;
+        clients.push(client);
+    }
+    let held = gateway.callers();
+    expect(held == 200, format!("{held} connections were held"))
+}
+
 /// So many bodies at once; whatever they are answered, the process lives.
 async fn memory(site: Arc<Site>, before: &'static str, count: usize, megabytes: usize) -> Seen {
-    let gateway = site.another(|setup| setup.before = before).await?;
     let text = "All of it was there before the morning. ".repeat(megabytes * (1 << 20) / 40);
-    let request = Arc::new(chat("", &question("raw-taker", &text, false)));
+    memory_of(site, before, count, question("raw-taker", &text, false)).await
+}
+
+/// A question with a list of so many MiB: read, a number takes sixty times its bytes.
+fn numbers(megabytes: usize) -> String {
+    let numbers = "0,".repeat(megabytes << 19);
+    let message = format!(r#"{{"role":"user","content":"a","of":[{numbers}0]}}"#);
+    format!(r#"{{"model":"raw-taker","messages":[{message}]}}"#)
+}
+
+async fn memory_of(site: Arc<Site>, before: &'static str, count: usize, body: String) -> Seen {
+    let gateway = site.another(|setup| setup.before = before).await?;
+    let request = Arc::new(chat("", &body));
     let mut calls = JoinSet::new();
     for _ in 0..count {
         let (addr, request) = (gateway.addr, request.clone());

@@ -30,7 +30,7 @@ pub(crate) const SMALL: usize = 256 * 1024;
 
 /// What a byte of a body costs until it is given back: itself, what is read from it, what is written for a
 /// provider, and what is copied on the way.
-const COST: u64 = 4;
+pub(crate) const COST: u64 = 4;
 
 /// What a value of JSON costs beside its bytes, which is much where there is little text: at most 142 bytes in all of
 /// the dialects' forms that were measured.

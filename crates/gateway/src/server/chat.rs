@@ -29,7 +29,7 @@ use super::{
     unread,
 };
 use crate::{
-    admission::{Admitted, SMALL},
+    admission::{Admitted, COST, SMALL},
     keys::Principal,
 };
 
@@ -252,10 +252,10 @@ async fn collect(
         if length > limit {
             return Err(too_large());
         }
-        // Twice as much each time, so that little is copied, and nothing is taken for what may never come.
-        let capacity = length.next_power_of_two().min(announced.max(length));
-        admitted.reserve(capacity).await?;
-        pieces.push(bytes, capacity);
+        // Twice as much each time, so that nothing is taken for what may never come.
+        let most = announced.max(length);
+        admitted.reserve(length.next_power_of_two().min(most)).await?;
+        pieces.push(bytes, most);
         if !body.is_end_stream() {
             due = end.min(later(Instant::now(), setup.body_progress));
         }
@@ -293,13 +293,16 @@ impl Collected {
         self.first.len().max(self.all.len())
     }
 
-    /// One more, in room for `capacity` bytes in all.
-    fn push(&mut self, bytes: Bytes, capacity: usize) {
+    /// One more, of `most` bytes in all.
+    fn push(&mut self, bytes: Bytes, most: usize) {
         if self.len() == 0 {
             self.first = bytes;
             return;
         }
-        if self.all.capacity() < capacity {
+        let length = self.len() + bytes.len();
+        if self.all.capacity() < length {
+            // Grown in few steps: what is left behind is not given back at once. As much is charged by now.
+            let capacity = length.saturating_mul(COST as usize).min(most);
             self.all.reserve_exact(capacity - self.all.len());
         }
         if self.all.is_empty() {
