@@ -9,6 +9,14 @@ use std::{
 
 use crate::workspace;
 
+/// For builds that take longer than what is built runs.
+pub(crate) const BUILT_QUICKLY: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+];
+
 /// A program on crates.io.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tool {
@@ -36,7 +44,9 @@ impl Tool {
         let install = ["install", self.name, "--locked", "--version", self.version];
         println!("== {} is missing: cargo {} (into target/tools)", self.name, install.join(" "));
         let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let status = Command::new(cargo).args(install).arg("--root").arg(&root).status();
+        let mut command = Command::new(cargo);
+        command.args(install).arg("--root").arg(&root).envs(BUILT_QUICKLY);
+        let status = command.status();
         if status.is_ok_and(|status| status.success()) && self.works(&installed) {
             Ok(installed)
         } else {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// A call makes dozens of small allocations, most of them in hyper and http, for which this allocator needs far fewer
 /// instructions than glibc's; and what a flood of large requests has taken it gives back to the system within seconds.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "jemalloc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
