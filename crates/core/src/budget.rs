@@ -115,8 +115,8 @@ impl Waits {
     }
 }
 
-/// Whether `more` may be added to what one of those that share holds, where all hold `held`: it takes at most
-/// three times what it leaves to the others.
+/// Whether `more` may be added to what one of those that share holds, where all hold `held`: one that holds three times
+/// what is left gets no more.
 fn fits(most: u64, held: u64, own: u64, more: u64) -> bool {
     let left = most.saturating_sub(held);
     most == 0 || (left >= more && own < left.saturating_mul(3))
@@ -281,7 +281,9 @@ impl RetryBudget {
         // Dropped, it gives both up again.
         let slot = Waiting { bucket: bucket.clone(), share: share.clone(), bytes };
         let has_slot = fits(policy.max_waiting.into(), calls.into(), own_calls.into(), 1);
-        (has_slot && fits(policy.max_waiting_bytes, held, own_bytes, bytes)).then_some(slot)
+        // Where nothing is held, one call may wait whatever it holds: it keeps nobody from waiting.
+        let has_room = held == 0 || fits(policy.max_waiting_bytes, held, own_bytes, bytes);
+        (has_slot && has_room).then_some(slot)
     }
 
     /// How many calls wait.
@@ -454,6 +456,10 @@ mod tests {
         assert!(more.is_some() && one.wait(1).is_none() && other.wait(1).is_some());
         drop((large, more));
         assert!(one.wait(1_000).is_some());
+        let alone = one.wait(5_000);
+        assert!(alone.is_some() && one.wait(1).is_none() && other.wait(1).is_none());
+        drop(alone);
+        assert!(other.wait(1).is_some());
         let open = RetryBudget::new(BudgetPolicy { max_waiting: 0, ..BudgetPolicy::default() });
         assert_eq!(
             (0..5_000).map_while(|_| open.wait(u64::MAX / 8_000)).collect::<Vec<_>>().len(),

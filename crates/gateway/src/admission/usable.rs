@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Component, Path, PathBuf},
+    sync::OnceLock,
 };
 
 /// The text of a file, if it is there.
@@ -12,9 +13,11 @@ type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 const UNKNOWN: u64 = 4 << 30;
 
 /// The bytes that this process may use: the least of what its control groups (version 1 and 2), its limits
-/// (`ulimit -v`, `-d`) and the machine allow.
+/// (`ulimit -v`, `-d`) and the machine allow. As it was when first asked: later a part of the address space is what
+/// bodies take.
 pub(super) fn usable() -> u64 {
-    least(&|path| fs::read_to_string(path).ok())
+    static USABLE: OnceLock<u64> = OnceLock::new();
+    *USABLE.get_or_init(|| least(&|path| fs::read_to_string(path).ok()))
 }
 
 fn least(read: Read<'_>) -> u64 {

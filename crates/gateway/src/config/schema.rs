@@ -123,7 +123,7 @@ pub struct ServerConfig {
     /// How many connections callers may have, 10,000. Beyond it requests are answered 503 with `retry-after`,
     /// those for health, metrics and `/admin` excepted; beyond an eighth more, callers wait at the door.
     pub max_connections: usize,
-    /// How many requests may be in flight, 4,096; a tenth of a gigabyte, their bodies apart. Beyond it they are
+    /// How many requests may be in flight, 4,096: some 160 MB, their bodies apart. Beyond it they are
     /// answered 503 with `retry-after`. Where there are tenants none takes more than three times what it leaves
     /// to the others.
     pub max_in_flight: usize,

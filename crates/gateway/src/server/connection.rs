@@ -115,8 +115,9 @@ pub(super) async fn serve(
     let limits = if is_crowded { limits.crowded() } else { limits };
     // Small writes must not wait for each other: a piece of a stream is one.
     stream.set_nodelay(true)?;
+    // What does not know the option holds more.
     #[cfg(target_os = "linux")]
-    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
+    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT);
     let silence = HEADER_TIMEOUT.min(limits.idle_timeout);
     let is_http2 = tokio::select! {
         is_http2 = tokio::time::timeout(silence, version::is_http2(&stream)) => is_http2??,
