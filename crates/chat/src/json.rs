@@ -1,7 +1,9 @@
 //! JSON kept as it was written.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
+use bytes::Bytes;
+use bytestring::ByteString;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -12,9 +14,9 @@ use crate::surrogates;
 pub type Extra = Option<Box<Map<String, Value>>>;
 
 /// One JSON value as text, exactly as it was written: numbers keep their digits, keys their order.
-/// Cheap to clone.
+/// Cheap to clone. Read from a body it is a part of it, and keeps all of it.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct RawJson(Arc<str>);
+pub struct RawJson(ByteString);
 
 /// Text that is not one JSON value.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +44,17 @@ impl RawJson {
     #[doc(hidden)]
     pub fn from_checked(text: &str) -> Self {
         Self(text.into())
+    }
+
+    /// The same, as a part of `body` where `text` is one: the body is kept, and nothing is copied.
+    #[doc(hidden)]
+    pub fn from_checked_part(text: &str, body: &Bytes) -> Self {
+        let start = text.as_ptr().addr().checked_sub(body.as_ptr().addr());
+        let part = start.and_then(|start| {
+            let end = start.checked_add(text.len()).filter(|end| *end <= body.len())?;
+            ByteString::try_from(body.slice(start..end)).ok()
+        });
+        part.map_or_else(|| Self::from_checked(text), Self)
     }
 
     /// Writes `value` as compact JSON.
@@ -100,6 +113,21 @@ mod tests {
         assert_eq!(raw.get(), text);
         assert_eq!(serde_json::to_string(&raw).unwrap(), text);
         assert_eq!(serde_json::from_str::<RawJson>(text).unwrap(), raw);
+    }
+
+    #[test]
+    fn a_part_of_a_body_is_not_copied_and_any_other_text_is() {
+        let body = Bytes::from_static(br#"{"messages":[{"a":"\u00fc"},{}]}"#);
+        let text = std::str::from_utf8(&body).unwrap();
+        for (part, shared) in
+            [(&text[13..27], true), (text, true), (&text[28..30], true), ("{}", false)]
+        {
+            let raw = RawJson::from_checked_part(part, &body);
+            assert_eq!((raw.get(), raw.get().as_ptr() == part.as_ptr()), (part, shared));
+        }
+        // What ends beyond the body, as a part of it does.
+        let raw = RawJson::from_checked_part(&text[13..27], &body.slice(..20));
+        assert_eq!(raw.get(), &text[13..27]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use steadfast_chat::{
@@ -25,6 +26,11 @@ impl<'a> Raw<'a> {
     /// The text, to be kept.
     pub(crate) fn kept(self) -> RawJson {
         RawJson::from_checked(self.0)
+    }
+
+    /// The text, to be kept with the body that it was read from.
+    pub(crate) fn kept_in(self, body: &Bytes) -> RawJson {
+        RawJson::from_checked_part(self.0, body)
     }
 
     /// The text, to be kept for any dialect: without halves of surrogate pairs, which some vendors

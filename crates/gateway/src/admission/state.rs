@@ -116,12 +116,11 @@ impl State {
         size: Size,
         bytes: u64,
     ) -> Option<oneshot::Receiver<()>> {
-        let (_given, given) = oneshot::channel();
-        let waiting = Waiting { tenant: tenant.clone(), size, bytes, _given };
-        if self.waiting.is_empty() && self.take(&waiting) == Room::Free {
+        if self.waiting.is_empty() && self.take(tenant.as_ref(), size, bytes) == Room::Free {
             return None;
         }
-        self.waiting.insert(order, waiting);
+        let (_given, given) = oneshot::channel();
+        self.waiting.insert(order, Waiting { tenant: tenant.clone(), size, bytes, _given });
         self.give();
         Some(given)
     }
@@ -164,23 +163,23 @@ impl State {
             if *full {
                 return true;
             }
-            let room = self.take(one);
+            let room = self.take(one.tenant.as_ref(), one.size, one.bytes);
             *full = room == Room::None;
             room != Room::Free
         });
         self.waiting = waiting;
     }
 
-    /// Takes what one waits for, if there is room.
-    fn take(&mut self, Waiting { tenant, size, bytes, .. }: &Waiting) -> Room {
-        let own = tenant.as_ref().and_then(|tenant| self.tenants.get_mut(tenant));
-        let own = own.map_or(0, |own| *own.bytes(*size));
-        let total = self.limits.memory_for(*size);
-        let room = self.limits.room(total, *self.all.bytes(*size), own, *bytes);
+    /// Takes `bytes`, if there is room.
+    fn take(&mut self, tenant: Option<&Arc<str>>, size: Size, bytes: u64) -> Room {
+        let own = tenant.and_then(|tenant| self.tenants.get_mut(tenant));
+        let own = own.map_or(0, |own| *own.bytes(size));
+        let total = self.limits.memory_for(size);
+        let room = self.limits.room(total, *self.all.bytes(size), own, bytes);
         if room == Room::Free {
-            *self.all.bytes(*size) += bytes;
+            *self.all.bytes(size) += bytes;
             if let Some(tenant) = tenant {
-                *self.tenants.entry(tenant.clone()).or_default().bytes(*size) += bytes;
+                *self.tenants.entry(tenant.clone()).or_default().bytes(size) += bytes;
             }
         }
         room

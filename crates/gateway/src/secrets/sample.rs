@@ -4,7 +4,7 @@
 const GRAM: usize = 8;
 
 /// The most bytes from one place that is compared to the next.
-const MAX_STRIDE: usize = 8;
+const MAX_STRIDE: usize = 16;
 
 /// The fewest words of the filter, 8 KiB of them: with a few secrets one text in a thousand is searched in vain.
 const MIN_WORDS: usize = 1_024;

@@ -17,10 +17,10 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut messages = Vec::with_capacity(all.len() + 1);
     if let Some(raw) = top.take("system") {
         let parts = content(raw).at("system")?;
-        let raw = raw.kept();
+        let raw = raw.kept_in(body);
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    messages.extend(each(all, message).at("messages")?);
+    messages.extend(each(all, |raw| message(raw, body)).at("messages")?);
     let mut request = ChatRequest::new(messages);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
@@ -100,7 +100,7 @@ fn tool_choice(raw: Raw<'_>) -> Result<Choice, RequestError> {
     Ok((Some(choice), parallel))
 }
 
-fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
+fn message(raw: Raw<'_>, body: &Bytes) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let role = match &*fields.need("role", borrowed)? {
         "user" => Role::User,
@@ -113,7 +113,7 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = fields.need("content", content)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept_in(body)))
 }
 
 /// A string, or a list of blocks.

@@ -49,10 +49,10 @@ pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, Requ
     let mut messages = Vec::with_capacity(all.len() + 1);
     if let Some((name, raw)) = top.take_any(SYSTEM) {
         let parts = Fields::read(raw).and_then(|mut fields| parts(&mut fields)).at(name)?;
-        let raw = raw.kept();
+        let raw = raw.kept_in(body);
         messages.push(Message::from_wire(DIALECT, Role::System, parts, None, raw));
     }
-    contents(all, &mut messages).at("contents")?;
+    contents(all, body, &mut messages).at("contents")?;
     let mut request = ChatRequest::new(messages);
     request.model = match route.model {
         Some(model) => model.strip_prefix("models/").unwrap_or(model).into(),
@@ -160,10 +160,14 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
 
 /// Reads the turns. Contents of the model's in a row are one: Google's SDKs send back a turn that
 /// was streamed as the chunks it came in, calls and all.
-fn contents(all: Vec<Raw<'_>>, messages: &mut Vec<Message>) -> Result<(), RequestError> {
+fn contents(
+    all: Vec<Raw<'_>>,
+    body: &Bytes,
+    messages: &mut Vec<Message>,
+) -> Result<(), RequestError> {
     let mut run: Vec<Raw<'_>> = Vec::new();
     for (i, raw) in all.into_iter().enumerate() {
-        let message = content(raw).index(i)?;
+        let message = content(raw, body).index(i)?;
         if message.role() == Role::Assistant {
             run.push(raw);
         } else {
@@ -200,12 +204,13 @@ fn joined(run: &[Raw<'_>]) -> Result<Message, RequestError> {
         }
     }
     text.push_str("]}");
-    let raw = serde_json::from_str(&text)
+    let text = Bytes::from(text);
+    let raw = serde_json::from_slice(&text)
         .map_err(|error| RequestError::new(format!("can not be joined: {error}")))?;
-    content(raw)
+    content(raw, &text)
 }
 
-fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
+fn content(raw: Raw<'_>, body: &Bytes) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let role = match fields.get("role", string)?.as_deref() {
         None | Some("user" | "function") => Role::User,
@@ -216,7 +221,7 @@ fn content(raw: Raw<'_>) -> Result<Message, RequestError> {
         }
     };
     let parts = parts(&mut fields)?;
-    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept()))
+    Ok(Message::from_wire(DIALECT, role, parts, fields.rest(), raw.kept_in(body)))
 }
 
 /// The field `parts`: a list; Google takes a single part too.

@@ -20,7 +20,7 @@ const ROLES: &str = "one of system, developer, user, assistant, tool";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let (mut top, messages) = Fields::with_list(body, "messages")?;
-    let mut request = ChatRequest::new(each(messages, message).at("messages")?);
+    let mut request = ChatRequest::new(each(messages, |raw| message(raw, body)).at("messages")?);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
@@ -61,7 +61,7 @@ fn one_or_more(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
     Ok(vec![one.map_err(|_| RequestError::expected("a string or a list of strings", raw))?])
 }
 
-fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
+fn message(raw: Raw<'_>, body: &Bytes) -> Result<Message, RequestError> {
     let mut fields = Fields::read(raw)?;
     let name = fields.need("role", borrowed)?;
     let (role, parts) = match &*name {
@@ -87,7 +87,7 @@ fn message(raw: Raw<'_>) -> Result<Message, RequestError> {
     if name == "developer" {
         extra.get_or_insert_default().insert("role".to_owned(), Value::String(name.into_owned()));
     }
-    Ok(Message::from_wire(DIALECT, role, parts, extra, raw.kept()))
+    Ok(Message::from_wire(DIALECT, role, parts, extra, raw.kept_in(body)))
 }
 
 fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
