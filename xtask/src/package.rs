@@ -11,8 +11,15 @@ use crate::workspace::{self, Crate};
 /// Keys that a published crate has in `[package]`, its own or the workspace's.
 const KEYS: [&str; 5] = ["description", "license", "repository", "categories", "keywords"];
 
-/// Checks the manifests, packages the published crates and builds each from its package.
-pub(crate) fn run() -> Result<(), String> {
+/// Do not build.
+const NO_VERIFY: &str = "--no-verify";
+
+/// Checks the manifests, packages the published crates and builds each from its package, unless `arguments` say
+/// `--no-verify`.
+pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
+    if let Some(unknown) = arguments.iter().find(|argument| *argument != NO_VERIFY) {
+        return Err(format!("`{unknown}` is not known; there is {NO_VERIFY}"));
+    }
     let crates = workspace::crates(workspace::root())?;
     let published: Vec<_> = crates.iter().filter(|found| found.is_published()).collect();
     let missing: Vec<String> = published.iter().flat_map(|found| missing(found)).collect();
@@ -29,6 +36,7 @@ pub(crate) fn run() -> Result<(), String> {
     // What is not committed is checked as well: this publishes nothing.
     let target = target.display().to_string();
     let mut args = vec!["package", "--locked", "--allow-dirty", "--target-dir", &target];
+    args.extend(arguments.first().map(|_| NO_VERIFY));
     args.extend(published.iter().flat_map(|found| ["-p", found.package.as_str()]));
     crate::cargo("package", &args, &[("CARGO_PROFILE_DEV_DEBUG", "0")])
 }
