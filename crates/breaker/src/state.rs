@@ -282,8 +282,9 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     pub(crate) fn restore(&self, saved: &SavedBreaker<K>, clock: WallClock) -> bool {
         let transition = {
             let mut counted = self.counted.lock();
-            if counted.routed.is_none() {
-                counted.set_routed(saved.routed, clock.at());
+            // Else the first call says so.
+            if counted.routed.is_none() && saved.routed {
+                counted.set_routed(true, clock.at());
             }
             let order = counted.calls;
             counted.circuit.restore(&saved.circuit, clock, order)

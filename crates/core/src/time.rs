@@ -175,7 +175,7 @@ impl WallClock {
         millis(self.unix)
     }
 
-    /// `instant` in milliseconds since 1970; the same in every process that lasts, as long as nobody changes
+    /// `instant` in whole milliseconds since 1970; the same in every process that lasts, as long as nobody changes
     /// the wall clock.
     pub fn to_unix_ms(self, instant: Instant) -> u64 {
         let unix = match instant.checked_duration_since(self.at) {
@@ -221,7 +221,11 @@ mod tests {
         let times = [earlier, clock.at(), later].map(|instant| clock.to_unix_ms(instant));
         tokio::time::advance(Duration::from_micros(123_456)).await;
         let next = WallClock::now();
-        assert_eq!([earlier, clock.at(), later].map(|at| next.to_unix_ms(at)), times, "always the same");
+        assert_eq!(
+            [earlier, clock.at(), later].map(|at| next.to_unix_ms(at)),
+            times,
+            "always the same"
+        );
         assert_eq!([times[1] - times[0], times[2] - times[1]], [700, 1_500]);
         // In whole milliseconds.
         let exact = WallClock::new(clock.at(), Duration::from_secs(1_000));

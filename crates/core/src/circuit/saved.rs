@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    Circuit, CircuitCause, CircuitPolicy, CircuitState, Moment, Rest, Row, Transition,
-};
+use super::{Circuit, CircuitCause, CircuitPolicy, CircuitState, Moment, Rest, Row, Transition};
 use crate::{
     Reason,
     time::{WallClock, later, millis},
@@ -101,8 +99,8 @@ impl Circuit {
         Some(SavedCircuit {
             half_open: self.state == CircuitState::HalfOpen,
             since_ms: clock.to_unix_ms(rest.since),
-            until_ms: clock.to_unix_ms(rest.until),
-            probe_from_ms: clock.to_unix_ms(rest.probe_from),
+            until_ms: end_ms(clock, rest.until),
+            probe_from_ms: end_ms(clock, rest.probe_from),
             lone_ms: clock.to_unix_ms(rest.last_lone),
             hinted: rest.hinted,
             unprobed: rest.unprobed,
@@ -150,4 +148,9 @@ impl Circuit {
         let state = if saved.half_open { CircuitState::HalfOpen } else { CircuitState::Open };
         Some(self.enter(state, CircuitCause::Restored, now))
     }
+}
+
+/// In whole milliseconds, and never earlier: a provider may have asked for exactly that time.
+fn end_ms(clock: WallClock, end: Instant) -> u64 {
+    clock.to_unix_ms(later(end, Duration::from_nanos(999_999)))
 }
