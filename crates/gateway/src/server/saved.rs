@@ -66,6 +66,8 @@ impl StateFile {
     /// dropped. What can not be written is tried again.
     pub async fn keep(mut self, app: App, mut stop: oneshot::Receiver<()>) {
         loop {
+            // Before it is written: what happens meanwhile is written once more.
+            let last = !matches!(stop.try_recv(), Err(oneshot::error::TryRecvError::Empty));
             let app = app.clone();
             let saved = tokio::task::spawn_blocking(move || {
                 self.save(&app);
@@ -74,7 +76,7 @@ impl StateFile {
             // It panicked, which is logged.
             let Ok(file) = saved.await else { return };
             self = file;
-            if !matches!(stop.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+            if last {
                 return;
             }
             tokio::select! {
