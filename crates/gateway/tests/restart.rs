@@ -91,6 +91,14 @@ fn stop(running: Running) -> Output {
     output
 }
 
+/// How often the state file was written, or could not be.
+fn tries(at: SocketAddr, outcome: &str) -> u64 {
+    let metrics = http(at, "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+    let name = format!("steadfast_state_saves_total{{outcome=\"{outcome}\"}} ");
+    let tries = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    tries.map_or(0, |tries| tries.parse().unwrap())
+}
+
 /// Waits until `done`.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..PATIENCE.as_millis() / 10 {
@@ -229,12 +237,9 @@ fn a_file_that_can_not_be_written_disturbs_nobody() {
                 let config = providers.config(folder, Path::new(state), 600);
                 let config = file(folder, &format!("{n}.toml"), &config);
                 let (running, at) = serve(&config);
-                let start = Instant::now();
                 ask(at);
-                // It is tried more than once meanwhile.
-                while start.elapsed() < Duration::from_millis(4_500) {
-                    pause();
-                }
+                until("another try", || tries(at, "failed") > 1);
+                assert_eq!(tries(at, "ok"), 0, "{state}");
                 ask(at);
                 let output = stop(running);
                 let errors = text(&output.stderr);
@@ -284,7 +289,11 @@ fn a_reload_keeps_the_file_and_names_a_change_of_it() {
     let reload = "POST /admin/reload HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let answer = http(at, reload);
     assert!(answer.contains("server.state_file takes a restart"), "{answer}");
+    until("a save", || tries(at, "ok") > 0);
     ask(at);
+    // Written when it starts and when it has changed, and not again.
+    until("another save", || tries(at, "ok") > 1);
+    assert_eq!((tries(at, "ok"), tries(at, "failed")), (2, 0));
     stop(running);
     assert!(fs::read_to_string(&state).unwrap().contains("\"dead\",\"cred") && !other.exists());
     sim.terminate();

@@ -95,8 +95,10 @@ impl StateFile {
         if self.written.as_ref() == Some(&text) {
             return;
         }
-        match usable(&self.path).map_err(io::Error::other).and_then(|()| replace(&self.path, &text))
-        {
+        let usable = usable(&self.path).map_err(io::Error::other);
+        let result = usable.and_then(|()| replace(&self.path, &text));
+        app.metrics().state_saved(result.is_ok());
+        match result {
             Ok(()) => {
                 if !self.failed.is_empty() {
                     tracing::info!(

@@ -17,7 +17,7 @@ use super::{Gateway, identity::IdentityTags};
 const FORMAT: &str = "steadfast-state";
 /// Raised when older gateways would misread it; what is new beside the old is no reason.
 const VERSION: u32 = 1;
-/// The most cooldowns, and the most breakers, in a file: some 400 KB each. Callers can ask for any number of models
+/// The most cooldowns, and the most breakers, in a file: some 400 KB each, and 1 MB with the longest names. Callers can ask for any number of models
 /// that do not exist, and each of them rests.
 const MOST: usize = 1_000;
 
