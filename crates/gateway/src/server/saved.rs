@@ -2,12 +2,13 @@
 
 use std::{
     fs::{self, File},
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use steadfast_core::time::WallClock;
+use steadfast_store::{remove_leftovers_of, replace};
 use tokio::sync::oneshot;
 
 use super::App;
@@ -34,6 +35,8 @@ impl StateFile {
     /// Has `app` go on with what is in the file at `path`. One that can not be read is set aside, and nothing is known:
     /// that is logged, and never an error. Call it before the first request; blocks while the file is read.
     pub fn open(path: &Path, app: &App) -> Self {
+        // What can not be removed is in nobody's way.
+        let _ = remove_leftovers_of(path);
         let result = match read(path) {
             Ok(None) => Ok(RestoredState::default()),
             Ok(Some(text)) => app.gateway().restore_state(&text),
@@ -95,8 +98,10 @@ impl StateFile {
         if self.written.as_ref() == Some(&text) {
             return;
         }
-        let usable = usable(&self.path).map_err(io::Error::other);
-        let result = usable.and_then(|()| replace(&self.path, &text));
+        let usable = usable(&self.path).map_err(|error| (ErrorKind::Other, error));
+        let result = usable.and_then(|()| {
+            replace(&self.path, &text).map_err(|error| (error.kind(), error.to_string()))
+        });
         app.metrics().state_saved(result.is_ok());
         match result {
             Ok(()) => {
@@ -110,11 +115,11 @@ impl StateFile {
                 self.failed.clear();
                 self.written = Some(text);
             }
-            Err(error) => {
-                if self.failed.contains(&error.kind()) {
+            Err((kind, error)) => {
+                if self.failed.contains(&kind) {
                     return;
                 }
-                self.failed.push(error.kind());
+                self.failed.push(kind);
                 tracing::warn!(
                     name: "steadfast::gateway::state_not_saved",
                     target: "steadfast::gateway",
@@ -176,42 +181,6 @@ fn set_aside(path: &Path) -> Option<PathBuf> {
     fs::rename(path, &aside).ok().map(|()| aside)
 }
 
-/// Puts a file with `bytes` in the place of the one at `path`, which is there whole, old or new, whenever the machine
-/// stops. Only its owner can read it.
-///
-/// # Errors
-///
-/// When it could not be written: then the old one is as it was.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
-    let mut draft = std::ffi::OsString::from(".");
-    draft.push(name);
-    draft.push(format!(".{}.tmp", std::process::id()));
-    let draft = path.with_file_name(draft);
-    let written = write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
-    if let Err(error) = written {
-        // Left over, it would be in nobody's way.
-        let _ = fs::remove_file(&draft);
-        return Err(error);
-    }
-    // The new name is on the disk when its folder is.
-    #[cfg(unix)]
-    File::open(folder(path))?.sync_all()?;
-    Ok(())
-}
-
-fn write(draft: &Path, bytes: &[u8]) -> io::Result<()> {
-    // One that an earlier process of this number has left.
-    let _ = fs::remove_file(draft);
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -227,29 +196,6 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("steadfast-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
-    }
-
-    #[test]
-    fn a_file_is_replaced_whole_and_for_its_owner_alone() {
-        let folder = scratch("saved-replace");
-        let path = folder.join("state.json");
-        for text in ["first", "a second, longer one", ""] {
-            // What an earlier process of this number has left.
-            let draft = folder.join(format!(".state.json.{}.tmp", std::process::id()));
-            fs::write(draft, "torn").unwrap();
-            replace(&path, text.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        }
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
-        replace(&folder.join("none/state.json"), b"x").unwrap_err();
-        replace(&folder, b"x").unwrap_err();
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
