@@ -206,7 +206,7 @@ fn targets(chain: &[Attempt], now: Instant) -> Vec<HeldTarget> {
                 known.tried += tried;
             }
             None => {
-                targets.push(HeldTarget { target: target.clone(), reason, status, tried, back })
+                targets.push(HeldTarget { target: target.clone(), reason, status, tried, back });
             }
         }
     }
