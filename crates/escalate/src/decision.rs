@@ -10,8 +10,8 @@ use crate::DecideError;
 /// The longest answer written by hand: far more than anybody writes in the time that a request is held.
 pub(crate) const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
-/// The longest name of a model.
-const MAX_MODEL_BYTES: usize = 256;
+/// The longest name of a model: longer than any vendor's, and as long as callers may send one.
+pub(crate) const MAX_MODEL_BYTES: usize = 512;
 
 /// What is to be done with a held request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use steadfast_core::Target;
 
-use crate::{EscalationId, decision::MAX_ANSWER_BYTES};
+use crate::{
+    EscalationId,
+    decision::{MAX_ANSWER_BYTES, MAX_MODEL_BYTES},
+};
 
 /// Why a policy is invalid, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,9 +66,7 @@ pub enum DecideError {
         Target,
     ),
     /// The name of a model is empty or far too long.
-    #[error(
-        "the name of the model is empty or longer than 256 bytes; name one that the chain serves"
-    )]
+    #[error("the name of a model has to have 1 to {MAX_MODEL_BYTES} bytes")]
     InvalidModel,
     /// The text of an answer is empty or far too long.
     #[error("the text of an answer has to have 1 to {MAX_ANSWER_BYTES} bytes")]

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use steadfast::{
     Target,
     client::Secret,
-    escalate::{DecisionKind, EscalationHandle, EscalationLayer, HeldRequest},
+    escalate::{DecisionKind, EscalationHandle, EscalationLayer, EscalationPolicy, HeldRequest},
     failover::FailoverHandle,
 };
 use tokio::time::Instant;
 
 use crate::{
-    config::{Config, ConfigErrors, Source},
+    admission::Limits,
+    config::{Config, ConfigErrors, ServerConfig, Source},
     keys,
     webhook::Webhook,
 };
@@ -39,7 +40,7 @@ pub(super) fn layer(
     if !given.enabled {
         return Ok(EscalationLayer::off());
     }
-    let layer = EscalationLayer::new(given.policy);
+    let layer = EscalationLayer::new(within(given.policy, &config.server));
     let layer = layer.map_err(|error| source.error("escalation", error.to_string()))?;
     let health = health.clone();
     let layer = layer.with_reset(move |target| health.get().is_some_and(|all| reset(all, target)));
@@ -52,6 +53,16 @@ pub(super) fn layer(
         // The decision comes by the endpoint.
         std::future::ready(None)
     }))
+}
+
+/// `policy` with what is held kept to a quarter of the requests in flight, and of the memory for them, as calls
+/// are that wait between attempts.
+fn within(mut policy: EscalationPolicy, server: &ServerConfig) -> EscalationPolicy {
+    let quarter = (server.max_in_flight / 4).max(1);
+    let memory = Limits::of(server, 0).memory_of_waiting().max(1);
+    policy.max_held = policy.max_held.min(quarter);
+    policy.max_held_bytes = policy.max_held_bytes.min(memory);
+    policy
 }
 
 /// The address to notify, and whether it is a secret.
@@ -175,6 +186,16 @@ fn seconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_gateway_holds_a_quarter_of_its_requests() {
+        for (in_flight, held) in [(4_096, 100), (40, 10), (1, 1)] {
+            let server = ServerConfig { max_in_flight: in_flight, ..ServerConfig::default() };
+            assert_eq!(within(EscalationPolicy::default(), &server).max_held, held);
+        }
+        let policy = EscalationPolicy { max_held: 7, ..EscalationPolicy::default() };
+        assert_eq!(within(policy, &ServerConfig::default()).max_held, 7);
+    }
 
     #[test]
     fn notices_go_to_addresses_alone() {
