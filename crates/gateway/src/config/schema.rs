@@ -376,7 +376,8 @@ pub struct TimeoutConfig {
 #[serde(default)]
 #[non_exhaustive]
 pub struct EscalationConfig {
-    /// Whether anything is held. Off by default: where nobody decides, callers would wait for nothing.
+    /// Whether anything is held. Off by default: where nobody decides, callers would wait for nothing. What is
+    /// held is never more than a quarter of `server.max_in_flight`, and of the memory for bodies.
     pub enabled: bool,
     /// The address that gets one POST with JSON for each request that is held; `env:NAME` or `file:PATH` where
     /// the address itself is a secret. It is sent beside the call, three times at most, 10 s each, and has no

@@ -101,7 +101,8 @@ fn reset(health: &FailoverHandle, target: &Target) -> bool {
     let known = health.snapshot();
     let known = known.targets().iter().map(|health| &health.target);
     let concerned = known.filter(|known| target.covers(known) || known.covers(target));
-    concerned.fold(false, |any, known| health.reset(known) || any)
+    // All of them, and not up to the first.
+    concerned.map(|known| health.reset(known)).filter(|reset| *reset).count() > 0
 }
 
 /// What is posted to the webhook.
@@ -195,6 +196,35 @@ mod tests {
         }
         let policy = EscalationPolicy { max_held: 7, ..EscalationPolicy::default() };
         assert_eq!(within(policy, &ServerConfig::default()).max_held, 7);
+    }
+
+    #[test]
+    fn what_is_wrong_is_reported_with_its_key() {
+        let errors = |keys: &str| {
+            let text = format!(
+                "[server]\nauth = 'none'\n[[providers]]\nname = 'a'\ndialect = 'openai'\n\
+                 [escalation]\n{keys}\n"
+            );
+            let source = Source::text(text);
+            let config = source.parse().unwrap();
+            let validated = config.validate(&source).and_then(|()| address(&config, &source));
+            validated.map_or_else(|errors| errors.to_string(), |_| String::new())
+        };
+        for (keys, error) in [
+            ("enabled = true\nwebhook = 'https://hooks.example/x'", ""),
+            ("webhook = 'env:STEADFAST_NOWHERE_SET'", ""),
+            ("hold_s = 0.5", "escalation.hold_s: `hold` 500ms is too short"),
+            ("max_held = 0", "escalation.max_held: `max_held` is zero"),
+            ("webhook = 'hooks.example'", "escalation.webhook: write an address"),
+            ("webhook = 'https://me:secret@hooks.example'", "without a password"),
+            (
+                "enabled = true\nwebhook = 'env:STEADFAST_NOWHERE_SET'",
+                "escalation.webhook: the environment variable STEADFAST_NOWHERE_SET is not set",
+            ),
+        ] {
+            let found = errors(keys);
+            assert!(found.contains(error) && found.is_empty() == error.is_empty(), "{found}");
+        }
     }
 
     #[test]
