@@ -7,8 +7,10 @@ use std::{error::Error, sync::atomic::Ordering, time::Duration};
 
 use steadfast_core::{Deadline, Failure, Priority, Reason};
 use steadfast_escalate::{DecideError, EscalationDecision, EscalationEvent};
+use steadfast_timeout::DeadlineLayer;
 use support::*;
 use tokio::time::Instant;
+use tower::{ServiceBuilder, ServiceExt};
 
 #[tokio::test(start_paused = true)]
 async fn nobody_decides_and_the_caller_gets_the_same_failure_when_the_time_is_up() {
@@ -53,6 +55,17 @@ async fn a_hold_ends_a_second_before_the_deadline() {
         assert_eq!(snapshot.total, u64::from(held.is_some()));
         assert_eq!(snapshot.overflowed, u64::from(held.is_none()));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inside_a_deadline_the_caller_gets_the_failure_and_not_that_of_the_deadline() {
+    let model = Model::failing(9);
+    let deadline = DeadlineLayer::after(Duration::from_secs(20)).unwrap();
+    let stack = ServiceBuilder::new().layer(deadline).layer(on()).service(model.clone());
+    let start = Instant::now();
+    let failure = stack.oneshot(hello()).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.time_limit()), (Reason::Exhausted, None));
+    assert_eq!(start.elapsed().as_secs(), 19);
 }
 
 #[tokio::test(start_paused = true)]
