@@ -1,0 +1,118 @@
+//! A file that is replaced as a whole.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use crate::StoreError;
+
+/// What the name of a temporary file ends with.
+const TEMPORARY: &str = ".tmp";
+
+/// Replaces the file with these bytes: whoever opens it, also after a crash, finds the old bytes or the new ones, whole.
+///
+/// The bytes are written to a new file in the same folder, `fsync`ed, renamed, and the folder is `fsync`ed. The file's owner alone can
+/// read it, unless a file exists there, whose permissions are kept.
+///
+/// # Errors
+///
+/// The operating system's error. The file is as it was, and no temporary file is left.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let mut new = Temporary::beside(path)?;
+    new.write(|file| file.write_all(bytes))?;
+    new.rename()
+}
+
+/// A file that will have another's name. Dropped before, it is removed.
+pub(crate) struct Temporary<'a> {
+    file: File,
+    path: PathBuf,
+    target: &'a Path,
+    renamed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// An empty file in the folder of `target`.
+    pub(crate) fn beside(target: &'a Path) -> Result<Self, StoreError> {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!(".{name}.{:016x}{TEMPORARY}", fastrand::u64(..));
+        let path = folder(target).join(name);
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path).map_err(StoreError::of("write", target))?;
+        Ok(Self { file, path, target, renamed: false })
+    }
+
+    /// Writes it, and waits until it is on the disk.
+    pub(crate) fn write(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let mut writer = BufWriter::new(&self.file);
+        write(&mut writer)
+            .and_then(|()| writer.flush())
+            .and_then(|()| match fs::metadata(self.target) {
+                Ok(old) => self.file.set_permissions(old.permissions()),
+                Err(_) => Ok(()),
+            })
+            .and_then(|()| self.file.sync_all())
+            .map_err(StoreError::of("write", self.target))
+    }
+
+    /// Gives it the name, and waits until that is on the disk.
+    pub(crate) fn rename(mut self) -> Result<(), StoreError> {
+        fs::rename(&self.path, self.target).map_err(StoreError::of("replace", self.target))?;
+        self.renamed = true;
+        sync_folder(self.target)
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // What can not be removed now is removed by `remove_leftovers`.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the temporary files that a killed process left in this folder, and says how many there were.
+///
+/// Only who holds the folder's [`FolderLock`](crate::FolderLock) may do this: the files of a living writer are the same.
+///
+/// # Errors
+///
+/// The folder can not be read. A file that can not be removed is left.
+pub fn remove_leftovers(folder: &Path) -> Result<usize, StoreError> {
+    let entries = fs::read_dir(folder).map_err(StoreError::of("read the folder", folder))?;
+    let is_ours = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with('.') && name.ends_with(TEMPORARY)
+    };
+    let ours = entries.filter_map(Result::ok).filter(is_ours);
+    Ok(ours.filter(|entry| fs::remove_file(entry.path()).is_ok()).count())
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes a change of names in the folder of this file last.
+#[cfg(unix)]
+pub(crate) fn sync_folder(path: &Path) -> Result<(), StoreError> {
+    let folder = folder(path);
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(StoreError::of("sync the folder", folder))
+}
+
+/// Elsewhere a folder can not be opened, and a rename lasts by itself or not at all.
+#[cfg(not(unix))]
+pub(crate) fn sync_folder(_path: &Path) -> Result<(), StoreError> {
+    Ok(())
+}
