@@ -122,3 +122,61 @@ impl fmt::Debug for Webhook {
         f.debug_struct("Webhook").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    fn webhook(listener: &TcpListener) -> Webhook {
+        let uri = format!("http://{}/hook", listener.local_addr().unwrap()).parse().unwrap();
+        Webhook::new(uri, Transport::new(), Arc::new(Secrets::of(["a-known-secret"])))
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_hangs_holds_a_bounded_number() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let webhook = webhook(&listener);
+        for sent in 0..QUEUED + 5 {
+            webhook.send("{}");
+            let left = QUEUED.saturating_sub(sent + 1);
+            assert_eq!(webhook.0.queue.available_permits(), left, "nobody waits for a permit");
+        }
+        // Each of those that are sent at once has a connection, and no other.
+        let mut connections = Vec::new();
+        for _ in 0..AT_ONCE {
+            connections.push(listener.accept().await.unwrap());
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(webhook.0.sending.available_permits(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_refused_notice_is_not_sent_again_and_secrets_are_masked() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let webhook = webhook(&listener);
+        webhook.send(r#"{"message": "the key a-known-secret is refused"}"#);
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"}") {
+            assert!(stream.read_buf(&mut text).await.unwrap() > 0);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.ends_with(r#"{"message": "the key [redacted] is refused"}"#), "{text}");
+        stream.write_all(b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        // Another try, which nobody answers, would hold its permit for longer.
+        let all = webhook.0.queue.acquire_many(u32::try_from(QUEUED).unwrap());
+        let _all = timeout(LIMIT / 2, all).await.expect("it is over").unwrap();
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        for (status, passes) in [(408, true), (429, true), (400, false), (404, false)] {
+            assert_eq!(is_passing(StatusCode::from_u16(status).unwrap()), passes, "{status}");
+        }
+    }
+}
