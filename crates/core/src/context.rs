@@ -27,8 +27,8 @@ pub struct CallContext {
     pub patience: Option<Duration>,
     /// How failover came to the target; `None` without one.
     pub routed: Option<Routed>,
-    /// Which target is asked first, or after the others, while it is well; read by failover. Set where an
-    /// answer is gone on with.
+    /// Which target is asked first, or after the others, while it is well, or alone; read by failover. Set
+    /// where an answer is gone on with, and where a person has chosen.
     pub preference: Option<Arc<Preference>>,
     /// How much the caller cares.
     pub priority: Priority,
@@ -47,7 +47,7 @@ pub struct CallContext {
     identity: Option<Arc<Identity>>,
 }
 
-/// What a call prefers among targets that are well.
+/// Which targets a call prefers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Preference {
@@ -55,6 +55,8 @@ pub enum Preference {
     For(Target),
     /// Any other model or provider: the answer has broken here more than once.
     Against(Target),
+    /// This one and no other, as far as it has parts, whether or not it is well: a person has chosen it.
+    Only(Target),
 }
 
 /// How much the caller cares about one call.

@@ -65,6 +65,15 @@ impl Target {
         self.0.credential()
     }
 
+    /// Whether `other` is this one, as far as this one has parts: a provider alone covers all its models and
+    /// credentials.
+    pub fn covers(&self, other: &Self) -> bool {
+        let same = |own: Option<&str>, its: Option<&str>| own.is_none() || own == its;
+        self.provider() == other.provider()
+            && same(self.model(), other.model())
+            && same(self.credential(), other.credential())
+    }
+
     /// `provider/model#credential`, as far as set.
     pub fn as_str(&self) -> &str {
         &self.0.text
@@ -221,5 +230,22 @@ mod tests {
         let empty = Target::new("").with_model("").with_credential("");
         assert_eq!((empty.provider(), empty.model(), empty.credential()), ("", Some(""), Some("")));
         assert_ne!(empty, Target::new("").with_model(""));
+    }
+
+    #[test]
+    fn a_target_covers_those_with_its_parts() {
+        let whole = Target::new("a").with_model("m").with_credential("k");
+        for (target, covers) in [
+            (whole.clone(), true),
+            (Target::new("a"), true),
+            (Target::new("a").with_model("m"), true),
+            (Target::new("a").with_credential("k"), true),
+            (Target::new("b"), false),
+            (Target::new("a").with_model("n"), false),
+            (whole.with_credential("l"), false),
+        ] {
+            assert_eq!(target.covers(&whole), covers, "{target}");
+        }
+        assert!(!whole.covers(&Target::new("a")), "less is not the same");
     }
 }

@@ -168,6 +168,9 @@ impl CallState {
         let view = |candidate: &Candidate| {
             let mut view = candidate.view(&self.needs, self.witness, now);
             view.mostly_fails |= self.avoids(&candidate.target);
+            if self.demands(&candidate.target) == Some(true) {
+                view.demand();
+            }
             view
         };
         let mut views: SmallVec<[CandidateView; 4]> =
@@ -186,6 +189,14 @@ impl CallState {
         }
     }
 
+    /// Whether `target` is what the call may ask and nothing else; `None` when it may ask any.
+    fn demands(&self, target: &Target) -> Option<bool> {
+        match self.preference.as_deref() {
+            Some(Preference::Only(chosen)) => Some(chosen.covers(target)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn exclusions(&self, now: Instant) -> Exclusions {
         let history = self.history.as_ref();
         let mut exclusions = history.map(|own| own.exclusions.clone()).unwrap_or_default();
@@ -199,6 +210,11 @@ impl CallState {
             (_, Some(affinity)) => find(&|it| it.rank == 0 && affinity.is_at(&it.target, now)),
             _ => None,
         };
+        for (at, candidate) in (0u8..).zip(&self.route.candidates) {
+            if self.demands(&candidate.target) == Some(false) {
+                exclusions.rule_out(at);
+            }
+        }
         exclusions
     }
 

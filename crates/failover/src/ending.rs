@@ -3,7 +3,7 @@
 use std::{mem, time::Duration};
 
 use smallvec::SmallVec;
-use steadfast_core::{Attempt, Failover, Failure, Reason, Retry};
+use steadfast_core::{Attempt, Failover, Failure, Needs, Reason, Retry};
 use tokio::time::Instant;
 
 use crate::{
@@ -29,7 +29,8 @@ impl CallState {
         let (attempts, waited) = (history.attempts, history.waited);
         let crowded = history.is_crowded();
         let one = history.listed.len() <= 1;
-        let trail = self.trail(mem::take(&mut history.trail), history.last.as_ref());
+        let mut trail = self.trail(mem::take(&mut history.trail), history.last.as_ref());
+        self.note_waits(&mut trail, &exclusions, now);
         let failure = match (history.last.take(), history.stopped, refused_by_all(&plan)) {
             (Some(last), ..) if one => last.failure,
             (Some(last), ..) if last.is_final() || last.go == Failover::LargerWindow => {
@@ -67,6 +68,20 @@ impl CallState {
             if let Some(rest) = views[usize::from(pick.slot)].rest {
                 self.skip(pick.slot, &Skip::Cooling(rest), now);
             }
+        }
+    }
+
+    /// Notes of each attempt how long its target rests, or leaves this call waiting, from now on.
+    fn note_waits(&self, trail: &mut [Attempt], exclusions: &Exclusions, now: Instant) {
+        for attempt in trail {
+            let candidates = (0u8..).zip(&self.route.candidates);
+            let mut known =
+                candidates.filter(|(_, one)| attempt.target.as_ref() == Some(&one.target));
+            let Some((at, candidate)) = known.next() else { continue };
+            let rest = candidate.view(&Needs::default(), self.witness, now).rest;
+            let until = rest.map(|rest| rest.until).max(exclusions.wait(at, now));
+            let left = until.map(|until| until.saturating_duration_since(now));
+            attempt.retry_after = left.filter(|left| !left.is_zero());
         }
     }
 

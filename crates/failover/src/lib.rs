@@ -81,6 +81,9 @@
 //! 2. Those of them that mostly failed in the last minute.
 //! 3. Those that cool, the first to be back before the others.
 //!
+//! A call that a person has sent to one target ([`Preference::Only`](steadfast_core::Preference::Only)) goes
+//! to that one and no other, whatever is known of it.
+//!
 //! A cooldown or a share of failures is a preference: it puts a target behind others, and that is all. When
 //! all have failed the call, it goes round them again, after a
 //! [pause](FailoverPolicy::pause) that grows, and not before the first of them is back, if that is within

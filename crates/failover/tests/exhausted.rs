@@ -4,7 +4,7 @@ mod support;
 
 use std::{error::Error, num::NonZeroU32, time::Duration};
 
-use steadfast_core::{BudgetPolicy, Deadline, Failure, Reason, Retry, RetryBudget, Usage};
+use steadfast_core::{Attempt, BudgetPolicy, Deadline, Failure, Reason, Retry, RetryBudget, Usage};
 use steadfast_failover::{CooldownFailoverLayer, TargetSpec, WhenExhausted};
 use support::*;
 use tokio::time::{Instant, advance};
@@ -32,6 +32,9 @@ async fn the_failure_lists_all_attempts_and_has_the_last_one_as_source() {
     assert_eq!(failure.reason(), Reason::Exhausted);
     let tried = ["a: overloaded", "b: auth", "c: server_error", "a: overloaded", "c: server_error"];
     assert_eq!(trail(&failure), tried);
+    let wait = |attempt: &Attempt| attempt.retry_after.map(|wait| wait.as_secs_f64().ceil());
+    let waits: Vec<_> = failure.trail().iter().map(wait).collect();
+    assert_eq!(waits, [2.0, 600.0, 2.0, 2.0, 2.0].map(Some), "of each target, from now on");
     assert_eq!(failure.attempts(), 11);
     assert_eq!(failure.message(), "no target is left: 5 failed; last server_error at c: it broke");
     let source = failure.source().unwrap().downcast_ref::<Failure>().unwrap();
@@ -57,6 +60,8 @@ async fn all_limited_is_a_429_with_the_soonest_hint() {
     let layer = abc().at_once();
     let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
     assert_eq!((failure.http_status().as_u16(), failure.retry_after()), (429, Some(secs(70))));
+    let waits: Vec<_> = failure.trail().iter().map(|attempt| attempt.retry_after).collect();
+    assert_eq!(waits, [90, 70, 80].map(|wait| Some(secs(wait))));
     assert_eq!((failure.reason(), failure.attempts()), (Reason::Exhausted, 3));
     // A target that is held when the call ends has been tried, and not skipped.
     providers.set("a", limited(30)).set("b", limited(50));

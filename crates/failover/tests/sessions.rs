@@ -197,3 +197,28 @@ async fn a_call_may_prefer_a_target_or_any_other_while_that_is_well() {
     assert_eq!(sent(&providers, prefers(avoids)).await, "a");
     assert_eq!(sent(&providers, prefers(favours)).await, "a", "a resting one is not preferred");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_a_person_has_chosen_is_asked_alone_and_though_it_cools() {
+    let layer = abc().at_once();
+    let demands = |chosen: &str| {
+        let mut request = PlainRequest::session("s");
+        request.context.preference = Some(Arc::new(Preference::Only(target(chosen))));
+        request
+    };
+    let providers = Providers::new();
+    assert_eq!(send(&layer, &providers, demands("c")).await.unwrap(), "c");
+    layer.handle().cool(&target("b"), secs(600));
+    providers.calls();
+    assert_eq!(send(&layer, &providers, demands("b")).await.unwrap(), "b", "although it cools");
+    assert_eq!(providers.calls(), ["b"]);
+    // A refused key is final, and no other target is asked.
+    providers.set("b", fail(Reason::Auth));
+    let failure = send(&layer, &providers, demands("b")).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::Auth, 1));
+    assert_eq!(providers.calls(), ["b"]);
+    // Nothing stands in for what is not in the chain.
+    let failure = send(&layer, &providers, demands("z")).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::Cooling, 0));
+    assert!(providers.calls().is_empty());
+}

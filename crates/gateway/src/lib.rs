@@ -15,3 +15,4 @@ pub mod metrics;
 mod secrets;
 pub mod server;
 pub mod stack;
+mod webhook;

@@ -42,6 +42,10 @@
     doc = "| `recover` | [`recover`] | [`ContinuationLayer`](recover::ContinuationLayer), [`StreamResumeLayer`](recover::StreamResumeLayer) | answers that were cut off, streams that broke |"
 )]
 #![cfg_attr(
+    feature = "escalate",
+    doc = "| `escalate` | [`escalate`] | [`EscalationLayer`](escalate::EscalationLayer) | when all has failed, ask a person |"
+)]
+#![cfg_attr(
     feature = "client",
     doc = "| `client` | [`client`] | [`LlmClient`](client::LlmClient) | three wire dialects, any to any; https by `tls`, a feature of its own |"
 )]
@@ -64,8 +68,8 @@
 //!
 //! # Order
 //!
-//! Outermost first: deadline, guard, continuation, resume, failover, compaction, retry, breaker,
-//! stall, classify, client. `Stack` has all of them.
+//! Outermost first: deadline, escalation (off until it is set), guard, continuation, resume, failover,
+//! compaction, retry, breaker, stall, classify, client. `Stack` has all of them.
 //! Leave out what you do not need; keep the order of what remains. A few orders that look as good
 //! and are not:
 //!
@@ -107,6 +111,8 @@ pub use steadfast_client as client;
 #[cfg(feature = "compact")]
 pub use steadfast_compact as compact;
 pub use steadfast_core::*;
+#[cfg(feature = "escalate")]
+pub use steadfast_escalate as escalate;
 #[cfg(feature = "failover")]
 pub use steadfast_failover as failover;
 #[cfg(feature = "guard")]

@@ -7,6 +7,7 @@ use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
 use steadfast_core::{Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, Step};
+use steadfast_escalate::{Escalation, EscalationHandle, EscalationLayer};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
@@ -28,7 +29,10 @@ pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
 pub type Stacked<S, C = OneChain, L = Identity> =
-    OnStep<Timeout<SafetyGuard<Continuation<StreamResume<Routed<<L as Layer<S>>::Service, C>>>>>>;
+    OnStep<Timeout<Escalation<Guarded<<L as Layer<S>>::Service, C>>>>;
+
+/// The layers of a [`Stack`] from the guard inwards.
+type Guarded<S, C> = SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
 type Routed<S, C> =
@@ -62,6 +66,7 @@ type Routed<S, C> =
 pub struct Stack<C = OneChain, L = Identity> {
     on_step: OnStepLayer,
     deadline: DeadlineLayer,
+    escalation: EscalationLayer,
     guard: SafetyGuardLayer,
     continuation: ContinuationLayer,
     resume: StreamResumeLayer,
@@ -78,6 +83,8 @@ pub struct Stack<C = OneChain, L = Identity> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Handles {
+    /// Which requests wait for a person, and what is decided about them.
+    pub escalation: EscalationHandle,
     /// What each task used and which were stopped; [`extend`](SafetyGuardHandle::extend) sets a task's
     /// counts to zero and lifts its stop.
     pub guard: SafetyGuardHandle,
@@ -113,6 +120,7 @@ impl<C> Stack<C> {
         Self {
             on_step: OnStepLayer::none(),
             deadline: DeadlineLayer::default(),
+            escalation: EscalationLayer::off(),
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().with_budget(budget.drawing()),
@@ -174,6 +182,7 @@ impl<C, L> Stack<C, L> {
         Stack {
             on_step: self.on_step,
             deadline: self.deadline,
+            escalation: self.escalation,
             guard: self.guard,
             continuation: self.continuation,
             resume: self.resume,
@@ -229,6 +238,7 @@ impl<C, L> Stack<C, L> {
         let stack = Self {
             on_step: self.on_step,
             deadline: deadline.map_err(PoliciesError::of("deadline"))?,
+            escalation: self.escalation,
             guard: guard.map_err(PoliciesError::of("guard"))?,
             continuation: continuation.map_err(PoliciesError::of("continuation"))?,
             resume: resume.map_err(PoliciesError::of("resume"))?,
@@ -249,6 +259,12 @@ impl<C, L> Stack<C, L> {
     /// With this limit of the whole.
     pub fn with_deadline(mut self, layer: DeadlineLayer) -> Self {
         self.deadline = layer;
+        self
+    }
+
+    /// With this escalation: what every target has failed is held for a person. Without it nothing is held.
+    pub fn with_escalation(mut self, layer: EscalationLayer) -> Self {
+        self.escalation = layer;
         self
     }
 
@@ -378,6 +394,7 @@ impl<C, L> Stack<C, L> {
         Self {
             on_step: self.on_step,
             deadline: self.deadline.sharing(&handles.deadline),
+            escalation: self.escalation.sharing(&handles.escalation),
             guard: self.guard.sharing(&handles.guard),
             continuation: self.continuation.sharing(&handles.continuation),
             resume: self.resume.sharing(&handles.resume),
@@ -394,6 +411,7 @@ impl<C, L> Stack<C, L> {
     /// The handles of the layers. Take them last: a setting begins with fresh state.
     pub fn handles(&self) -> Handles {
         Handles {
+            escalation: self.escalation.handle(),
             guard: self.guard.guard().clone(),
             continuation: self.continuation.handle(),
             resume: self.resume.handle(),
@@ -494,6 +512,7 @@ where
         ServiceBuilder::new()
             .layer(&self.on_step)
             .layer(&self.deadline)
+            .layer(&self.escalation)
             .layer(&self.guard)
             .layer(&self.continuation)
             .layer(&self.resume)
@@ -513,6 +532,7 @@ impl<C, L> fmt::Debug for Stack<C, L> {
         f.debug_struct("Stack")
             .field("on_step", &self.on_step)
             .field("deadline", &self.deadline)
+            .field("escalation", &self.escalation)
             .field("guard", &self.guard)
             .field("continuation", &self.continuation)
             .field("resume", &self.resume)

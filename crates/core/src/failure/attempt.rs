@@ -1,11 +1,11 @@
 //! One target on the way to a failure.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use http::StatusCode;
 
 use super::Failure;
-use crate::{Reason, Target, redact::redact};
+use crate::{FaultSide, Reason, Target, redact::redact};
 
 /// One target that was tried or skipped on the way to a failure.
 #[derive(Clone, Debug)]
@@ -19,6 +19,12 @@ pub struct Attempt {
     pub status: Option<StatusCode>,
     /// Skipped without a call: cooling, or not able to serve this request.
     pub skipped: bool,
+    /// How long it would have to be waited for, counted from the end of the call, as far as that is known:
+    /// what the provider asked for, or what is left of a cooldown.
+    pub retry_after: Option<Duration>,
+    /// Who would have to change something: what is the caller's or the model's fault may quote the request or
+    /// the answer in its message.
+    pub fault: FaultSide,
     /// The bounded message that came back.
     pub message: Box<str>,
 }
@@ -32,6 +38,8 @@ impl Attempt {
             status: failure.0.status,
             // It was not called.
             skipped: failure.0.because.is_some(),
+            retry_after: failure.0.retry_after,
+            fault: failure.0.fault,
             message: failure.message().into(),
         }
     }
@@ -43,6 +51,8 @@ impl Attempt {
             reason,
             status: None,
             skipped: true,
+            retry_after: None,
+            fault: FaultSide::Local,
             message: redact(message.as_ref()),
         }
     }

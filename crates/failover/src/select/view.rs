@@ -48,6 +48,11 @@ impl CandidateView {
     pub(crate) fn refuses(&self) -> bool {
         self.rest.is_some_and(|rest| rest.refuses)
     }
+
+    /// A person has chosen it: it is asked whatever is known of it, and in nobody's stead.
+    pub(crate) fn demand(&mut self) {
+        (self.rest, self.rank, self.mostly_fails) = (None, 0, false);
+    }
 }
 
 impl CandidateRest {

@@ -19,9 +19,9 @@ pub use self::{
     link::Link,
     routes::RouteConfig,
     schema::{
-        Auth, ChainsConfig, CompactionConfig, Config, FailoverConfig, LogConfig, ProviderConfig,
-        RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch,
-        TenantConfig, TimeoutConfig,
+        Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
+        ProviderConfig, RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,
+        Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
 };

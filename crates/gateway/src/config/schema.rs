@@ -13,6 +13,7 @@ use steadfast::{
     breaker::BreakerPolicy,
     classify::ClassifyPolicy,
     compact::{CompactionPolicy, SpendPolicy, SummaryPolicy},
+    escalate::EscalationPolicy,
     failover::FailoverPolicy,
     guard::GuardPolicy,
     recover::{ContinuationPolicy, ResumePolicy},
@@ -59,6 +60,9 @@ pub struct Config {
     pub breaker: BreakerPolicy,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
+    /// Holds requests that every target has failed for a person, who decides by
+    /// [`/admin/escalations`](#held-requests): [escalate.md](escalate.md).
+    pub escalation: EscalationConfig,
     /// Ends tasks of agents that go in circles, and those that use too much: [guard.md](guard.md). A task
     /// is what `x-steadfast-task` names, over all its turns and conversations; without it what
     /// `x-steadfast-session` names, or the request's own history, since the user last spoke. Only a task
@@ -369,6 +373,23 @@ pub struct TimeoutConfig {
     pub deadline: DeadlinePolicy,
     #[serde(flatten)]
     pub stall: StallPolicy,
+}
+
+/// `[escalation]`
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct EscalationConfig {
+    /// Whether anything is held. Off by default: where nobody decides, callers would wait for nothing. What is
+    /// held is never more than a quarter of `server.max_in_flight`, and of the memory for bodies.
+    pub enabled: bool,
+    /// The address that gets one POST with JSON for each request that is held; `env:NAME` or `file:PATH` where
+    /// the address itself is a secret. It is sent beside the call, three times at most, 10 s each, and has no
+    /// secrets in it. Without one, operators ask the endpoint.
+    pub webhook: Option<String>,
+    #[allow(missing_docs, reason = "its fields are the keys, with documentation of their own")]
+    #[serde(flatten)]
+    pub policy: EscalationPolicy,
 }
 
 /// A layer that can be left out.

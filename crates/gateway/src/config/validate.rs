@@ -7,7 +7,7 @@ use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
 use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
-use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential};
+use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
 const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
@@ -16,12 +16,13 @@ const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key co
 /// What is wrong with what is set of a layer, by section.
 type PolicyCheck = fn(&Config) -> Option<String>;
 
-const POLICIES: [(&str, PolicyCheck); 10] = [
+const POLICIES: [(&str, PolicyCheck); 11] = [
     ("failover", |config| problem(config.failover.policy.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
     ("breaker", |config| problem(config.breaker.validate())),
     ("timeout", |config| problem(config.timeout.deadline.validate())),
     ("timeout", |config| problem(config.timeout.stall.validate())),
+    ("escalation", |config| problem(config.escalation.policy.validate())),
     ("guard", |config| problem(config.guard.policy.validate())),
     ("continuation", |config| problem(config.continuation.policy.validate())),
     ("resume", |config| problem(config.resume.policy.validate())),
@@ -49,6 +50,7 @@ impl Config {
         check.providers(self);
         check.chains(self);
         check.summariser(self);
+        check.escalation(self);
         check.policies(self);
         check.recovery(self);
         check.aliases(self);
@@ -231,6 +233,17 @@ impl Check<'_> {
                 self.require(limit != Some(0), format!("{at}.{key}"), "must be above 0 tokens");
             }
         }
+    }
+
+    fn escalation(&mut self, config: &Config) {
+        let Some(webhook) = &config.escalation.webhook else { return };
+        let refers = webhook.starts_with("env:") || webhook.starts_with("file:");
+        self.require(
+            refers || is_address(webhook),
+            "escalation.webhook",
+            "write an address such as https://HOST/PATH, without a password, or `env:NAME` or \
+             `file:PATH` where the address is a secret",
+        );
     }
 
     fn chains(&mut self, config: &Config) {

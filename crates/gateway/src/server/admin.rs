@@ -122,7 +122,7 @@ fn observer(app: &App, asked: &Parts) -> Result<(), Response> {
 
 /// Whether the caller is an operator.
 #[expect(clippy::result_large_err, reason = "it is the answer")]
-fn admin(app: &App, asked: &Parts) -> Result<(), Response> {
+pub(super) fn admin(app: &App, asked: &Parts) -> Result<(), Response> {
     let peer = asked.extensions.get::<Peer>();
     let loopback = peer.is_some_and(|peer| peer.remote.ip().to_canonical().is_loopback());
     if app.setup().keys.is_admin(asked, loopback) {

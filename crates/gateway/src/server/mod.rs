@@ -4,6 +4,7 @@ mod admin;
 mod array;
 mod chat;
 mod connection;
+mod escalations;
 mod head;
 mod heavy;
 mod listen;
@@ -206,6 +207,8 @@ impl App {
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
             .route("/admin/reload", post(admin::reload))
+            .route("/admin/escalations", get(escalations::list))
+            .route("/admin/escalations/{id}", post(escalations::decide))
             .route("/admin/guard/extend", post(admin::extend))
             .route("/admin/compaction/forget", post(admin::forget))
             .fallback(nowhere)

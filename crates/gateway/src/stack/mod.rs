@@ -1,5 +1,6 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod escalation;
 mod identity;
 mod layers;
 mod models;
@@ -15,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
 use self::{identity::Identities, models::ModelLimits};
 pub use self::{
@@ -26,6 +28,7 @@ use crate::{
     config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
     keys,
     secrets::{SHORTEST, Secrets, credential, likely_secret},
+    webhook::Webhook,
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -157,7 +160,9 @@ impl Gateway {
         let kept = before.map(|before| &before.0.kept);
         let known = kept.map(|kept| kept.models.clone()).unwrap_or_default();
         let limits = ModelLimits::of(config, known.clone());
-        let secrets = secrets(config, client.providers());
+        let address = escalation::address(config, source)?;
+        let mut secrets = secrets(config, client.providers());
+        secrets.extend(address.iter().filter_map(|(_, secret)| secret.clone()));
         // A provider may have found a tenant's key in a prompt. The server reports one that can not be read.
         let ring = keys::KeyRing::read(config, source);
         let keys = ring.map_or_else(|_| Vec::new(), |(_, known)| known);
@@ -172,11 +177,16 @@ impl Gateway {
         let summaries = summariser.as_ref().map(|(service, _)| service);
 
         // Whatever can be wrong is found before anything that is shared changes.
+        let webhook = address.map(|(uri, _)| Webhook::new(uri, transport.clone(), masks.clone()));
+        let health = escalation::Health::default();
+        let escalation = escalation::layer(config, source, webhook, &health)?;
         let base = layers::stack(config, source, &limits, summaries, &masks)?;
+        let base = base.with_escalation(escalation.clone());
         let mut stacks = Vec::new();
         for (name, route) in config.routes() {
             let own = source.route(config, name)?;
             let stack = layers::stack(&own, source, &limits, summaries, &masks)?;
+            let stack = stack.with_escalation(escalation.clone());
             let pipeline = own.timeout.deadline.pipeline;
             stacks.push((name, route, own.chain(), pipeline, stack));
         }
@@ -189,6 +199,8 @@ impl Gateway {
             None => base,
         };
         let handles = base.handles();
+        // Nothing else sets it.
+        let _ = health.set(handles.failover.clone());
         let mut routes = Vec::new();
         for (name, route, chain, pipeline, stack) in stacks {
             let stack = stack.sharing(&handles);

@@ -15,12 +15,13 @@ use super::{
 use crate::config::{Config, ConfigErrors, Source, preset_keys};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("preset", &["preset"]),
     ("server", &["server", "tenants"]),
     ("log", &["log"]),
     ("routes", &["aliases", "routes"]),
     ("deadline", &["timeout.pipeline_ms"]),
+    ("escalation", &["escalation"]),
     ("guard", &["guard"]),
     ("continuation", &["continuation"]),
     ("resume", &["resume"]),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use steadfast::{Handles, Target};
 use tokio::time::Instant;
 
-use super::RouteStack;
+use super::{RouteStack, escalation};
 use crate::escape;
 
 /// The most tasks or conversations in a status: as many as somebody reads.
@@ -62,6 +62,7 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
         "routes": routes.iter().map(route).collect::<Vec<_>>(),
         "targets": targets,
         "breakers": breakers,
+        "escalation": escalation::status(&handles.escalation),
         "guard": guard(handles),
         "continuation": {
             "cut": cut.cut,
@@ -181,6 +182,11 @@ pub(super) fn gauges(handles: &Handles, is_known: impl Fn(&str) -> bool) -> Stri
     for (target, left) in cooling {
         let _ = writeln!(text, "steadfast_target_cooling_seconds{{target=\"{target}\"}} {left}");
     }
+    let held = handles.escalation.snapshot().held;
+    let _ = writeln!(
+        text,
+        "# TYPE steadfast_escalations_held gauge\nsteadfast_escalations_held {held}"
+    );
     let stopped = handles.guard.snapshot().iter().filter(|task| task.stop.is_some()).count();
     let _ =
         writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
