@@ -1,0 +1,166 @@
+//! A process that is killed with `kill -9` at any instant, again and again, in the same folder.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    env, fs,
+    io::{BufRead, BufReader, Write as _},
+    path::Path,
+    process::Stdio,
+    thread,
+    time::Duration,
+};
+
+use steadfast_chat::{ChatRequest, Message, Part, Role};
+use steadfast_core::Failure;
+use steadfast_session::{
+    Opened, SessionEntry, SessionLayer, SessionPolicy, SessionPrompt, SessionRun, SessionStore,
+    SessionTurn, Scope,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+const THREADS: [&str; 3] = ["slack/C42", "irc", "x.y"];
+
+/// Writes turns until it is killed, and says after each what was acknowledged: thread, turn and text.
+#[tokio::test]
+async fn child() {
+    let Some((job, root)) = common::job() else { return };
+    // Fewer than there are threads, so that threads are closed and opened again, too.
+    let policy = SessionPolicy { max_open: 2, ..SessionPolicy::default() };
+    let store = SessionStore::with_policy(root, policy).unwrap();
+    let layer = SessionLayer::new(store.clone());
+    let mut random = fastrand::Rng::with_seed(job.parse().unwrap());
+    let say = |line: String| {
+        let mut out = std::io::stdout();
+        writeln!(out, "{line}").and_then(|()| out.flush()).unwrap();
+    };
+    for number in 0.. {
+        let thread = THREADS[random.usize(..THREADS.len())];
+        let text = format!("{job}-{number}");
+        if random.u8(..8) == 0 {
+            let session = store.roll_over(&Scope::thread(thread)).await;
+            session.map(|_| ()).or_else(|error| match error {
+                steadfast_session::SessionError::Scope(_) => Ok(()),
+                error => Err(error),
+            }).unwrap();
+        }
+        if random.u8(..6) == 0 {
+            store.attach(thread, &text, text.repeat(500)).await.unwrap();
+            say(format!("file {text}"));
+        }
+        let steps = random.usize(..3);
+        let filler = "x".repeat(random.usize(..6_000));
+        let (tell, agent_text) = (say, text.clone());
+        let agent = service_fn(move |run: SessionRun| {
+            let (text, filler) = (agent_text.clone(), filler.clone());
+            async move {
+                for step in 0..steps {
+                    let id = format!("{text}.{step}");
+                    let call = Message::new(Role::Assistant, vec![Part::tool_call(&id, "t", "{}")]);
+                    let result = Message::tool(&id, &filler);
+                    let saved = run.turns.end_turn(vec![call, result]).await?;
+                    assert!(saved.saved);
+                    tell(format!("turn {} {} {text}", run.thread, saved.turn));
+                }
+                Ok::<_, Failure>(SessionTurn::from(Message::assistant(text)))
+            }
+        });
+        let request = ChatRequest::user(text.as_str());
+        let prompt = SessionPrompt::new(thread, request).with_key(text.as_str());
+        let reply = layer.layer(agent).oneshot(prompt).await.unwrap();
+        assert!(reply.saved);
+        say(format!("turn {thread} {} {text}", reply.turn));
+    }
+}
+
+#[tokio::test]
+async fn every_acknowledged_turn_is_there_once_after_each_kill() {
+    let kills = env::var("STEADFAST_KILLS").map_or(40, |kills| kills.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    // By thread: the texts of acknowledged turns.
+    let mut acknowledged: HashMap<String, HashMap<u64, String>> = HashMap::new();
+    let mut files = Vec::new();
+    for kill in 0..kills {
+        let mut process = common::child(&kill.to_string(), folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let reader = thread::spawn(move || output.lines().map_while(Result::ok).collect::<Vec<_>>());
+        // From before the first file to some fifty turns later.
+        tokio::time::sleep(Duration::from_micros(random.u64(..150_000))).await;
+        process.kill().unwrap();
+        process.wait().unwrap();
+        for line in reader.join().unwrap() {
+            assert!(!line.contains("panicked"), "{line}");
+            // The test harness writes before the first of our lines, without a line feed.
+            let line = line.split_once("turn ").map(|(_, turn)| turn).or_else(|| {
+                files.extend(line.split_once("file ").map(|(_, name)| name.to_owned()));
+                None
+            });
+            let Some([thread, turn, text]) =
+                line.and_then(|line| line.split(' ').collect::<Vec<_>>().try_into().ok())
+            else {
+                continue;
+            };
+            let turns = acknowledged.entry(thread.to_owned()).or_default();
+            let twice = turns.insert(turn.parse().unwrap(), text.to_owned());
+            assert_eq!(twice, None, "turn {turn} of {thread} was given to two prompts");
+        }
+        check(folder.path(), &acknowledged, &files).await;
+    }
+    let turns: usize = acknowledged.values().map(HashMap::len).sum();
+    assert!(turns > kills, "{turns} turns in {kills} runs prove little");
+    println!("{kills} kills, {turns} acknowledged turns, {} attachments", files.len());
+}
+
+async fn check(root: &Path, acknowledged: &HashMap<String, HashMap<u64, String>>, files: &[String]) {
+    let store = SessionStore::new(root);
+    for check in store.verify().unwrap() {
+        assert!(check.is_ok() && check.agrees, "before it is repaired: {check:?}");
+        assert!(check.log_ahead <= 1 && check.context_ahead == 0, "{check:?}");
+    }
+    for (thread, turns) in acknowledged {
+        let open = store.open(thread).await.unwrap();
+        let report = open.report().unwrap();
+        assert_eq!((report.bad_lines, report.missing), (0, 0), "{report:?}");
+        assert!(!matches!(report.how, Opened::Lost | Opened::New), "{report:?}");
+        let shown = store.show(&Scope::thread(thread)).unwrap();
+        let logged: Vec<_> = shown
+            .entries
+            .iter()
+            .filter_map(|entry| match entry {
+                SessionEntry::Turn(turn) => Some(turn),
+                _ => None,
+            })
+            .collect();
+        let numbers: Vec<u64> = logged.iter().map(|turn| turn.turn).collect();
+        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "each once");
+        for (turn, text) in turns {
+            let logged = logged[*turn as usize - 1];
+            assert_eq!(logged.key.as_deref(), Some(text.as_str()), "turn {turn} of {thread}");
+        }
+        let live = logged.iter().filter(|turn| turn.session == open.session());
+        let messages: Vec<_> = live.flat_map(|turn| turn.messages.iter().cloned()).collect();
+        assert!(open.history()[..] == messages[..], "the history of {thread} is its turns");
+        let entries = fs::read_dir(root.join(folder_of(&store, thread))).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| name.ends_with(".tmp")).collect();
+        assert_eq!(left, [""; 0], "leftovers");
+    }
+    for text in files {
+        let is_there = store.list().unwrap().iter().any(|summary| {
+            let path = summary.folder.join("attachments").join(text);
+            fs::read(path).is_ok_and(|bytes| bytes == text.repeat(500).as_bytes())
+        });
+        assert!(is_there, "the attachment {text}");
+    }
+}
+
+fn folder_of(store: &SessionStore, thread: &str) -> std::path::PathBuf {
+    let list = store.list().unwrap();
+    list.iter().find(|summary| summary.thread == thread).unwrap().folder.clone()
+}
