@@ -210,6 +210,8 @@ pub(crate) fn found(loaded: Loaded<ContextRecord>) -> (ContextFound, Vec<PathBuf
     match loaded {
         Loaded::Missing => (ContextFound::Missing, Vec::new()),
         Loaded::Current(records) => (file(records, ContextFound::Current), Vec::new()),
+        // A crash between the two renames of a save: nothing is damaged, and the log has the turn.
+        Loaded::Backup { values, aside: None } => (file(values, ContextFound::Current), Vec::new()),
         Loaded::Backup { values, aside } => {
             (file(values, ContextFound::Backup), aside.into_iter().collect())
         }

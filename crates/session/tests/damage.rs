@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{reopened, texts};
+use common::{memory, reopened, texts};
 use steadfast_chat::Message;
 use steadfast_session::{Opened, SessionStore};
 use tempfile::TempDir;
@@ -19,12 +19,6 @@ async fn thread_of(turns: usize) -> (TempDir, std::path::PathBuf) {
     }
     let folder = root.path().join("a");
     (root, folder)
-}
-
-/// Where waiting for the disk takes no time, if there is such a place.
-fn memory() -> std::path::PathBuf {
-    let shm = Path::new("/dev/shm");
-    if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }
 }
 
 fn turn_of(turn: usize) -> Vec<Message> {
