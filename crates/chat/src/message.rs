@@ -187,7 +187,7 @@ mod tests {
             Part::ToolResult(ToolResult {
                 id: "1".into(),
                 name: Some("ls".into()),
-                content: vec![Part::Text(text.clone()), Part::Media(image.clone())],
+                content: vec![Part::Text(text.clone()), Part::Media(image)],
                 is_error: true,
                 extra: None,
             }),

@@ -107,7 +107,11 @@ impl Disk {
 
     fn open_to_write(&mut self) -> Result<Found, OpenError> {
         if self.lock.is_none() {
+            let is_new = !self.paths.folder.exists();
             self.lock = Some(FolderLock::acquire(&self.paths.folder)?);
+            if is_new {
+                sync_parents(&self.paths.folder);
+            }
         }
         self.check_id()?;
         for folder in [&self.paths.folder, &self.paths.attachments] {
@@ -116,8 +120,7 @@ impl Disk {
         }
         let (context, aside) = found(Document::new(&self.paths.context).load()?);
         let mut digest = LogDigest::new(context.file(), self.keys);
-        let (log, repair) =
-            AppendLog::open(&self.paths.log, |record| digest.visit(record.value))?;
+        let (log, repair) = AppendLog::open(&self.paths.log, |record| digest.visit(record.value))?;
         self.log = Some(log);
         let history = reconcile(context, digest, repair.bad_lines == 0);
         Ok(Found { history, log: repair, aside, unwritable: None })
@@ -179,6 +182,15 @@ impl Disk {
     pub(crate) fn close(&mut self) {
         self.log = None;
         self.lock = None;
+    }
+}
+
+/// Makes a new folder last, and the folder that it is in, which may be new as well. Where a folder can not be opened its name lasts by
+/// itself or not at all.
+pub(crate) fn sync_parents(folder: &Path) {
+    for parent in folder.ancestors().skip(1).take(2) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let _ = fs::File::open(parent).and_then(|parent| parent.sync_all());
     }
 }
 

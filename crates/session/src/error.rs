@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use steadfast_core::{Failover, Failure, FaultSide, Reason, Retry, Scope as FailureScope};
+use steadfast_core::{Failover, Failure, FaultSide, Reason, Retry, Scope};
 use steadfast_store::StoreError;
 use thiserror::Error;
 
@@ -43,7 +43,9 @@ pub enum SessionError {
         source: io::Error,
     },
     /// Too many callers wait for their turn in it.
-    #[error("{waiting} callers wait for thread `{thread}` already; `session.max_waiting` is the limit")]
+    #[error(
+        "{waiting} callers wait for thread `{thread}` already; `session.max_waiting` is the limit"
+    )]
     Busy {
         /// The thread.
         thread: Arc<str>,
@@ -72,7 +74,9 @@ pub enum SessionError {
         key: Arc<str>,
     },
     /// A turn was reported after its run had ended.
-    #[error("the run in thread `{thread}` is over; a turn that ends now is not added to its history")]
+    #[error(
+        "the run in thread `{thread}` is over; a turn that ends now is not added to its history"
+    )]
     RunOver {
         /// The thread.
         thread: Arc<str>,
@@ -107,7 +111,7 @@ impl From<SessionError> for Failure {
         Failure::refused(reason, error.to_string())
             .with_retry(Retry::No)
             .with_failover(Failover::Never)
-            .with_scope(FailureScope::Local)
+            .with_scope(Scope::Local)
             .with_fault(fault)
             .with_evidence("session")
             .with_source(error)

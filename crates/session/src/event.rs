@@ -77,7 +77,13 @@ pub(crate) fn saved_late(thread: &str) {
 }
 
 /// A history was repaired for its target.
-pub(crate) fn repaired(thread: &str, repairs: usize, unrepaired: usize, rules: &str, log: &RecoveryLog) {
+pub(crate) fn repaired(
+    thread: &str,
+    repairs: usize,
+    unrepaired: usize,
+    rules: &str,
+    log: &RecoveryLog,
+) {
     event!(
         name: "steadfast::session::repaired",
         target: "steadfast::session",

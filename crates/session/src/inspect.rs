@@ -10,7 +10,7 @@ use steadfast_chat::Message;
 use steadfast_store::Document;
 
 use crate::{
-    Opened, Scope, SessionEntry, SessionError, SessionStore, TurnEntry,
+    Opened, SessionEntry, SessionError, SessionScope, SessionStore, TurnEntry,
     disk::{self, OpenError, Paths},
     event,
     name::{Named, thread_of},
@@ -60,6 +60,8 @@ pub struct ThreadCheck {
     pub bad_lines: u64,
     /// Bytes at the end of the log that are no whole line: an append that was interrupted, or is being made.
     pub torn_bytes: u64,
+    /// Files of the context that can not be read.
+    pub damaged: usize,
     /// Turns that neither file has.
     pub missing: u64,
     /// Turns that the log has and the context has not: it was not saved since, or is being saved. They are in the history.
@@ -79,8 +81,8 @@ pub struct ThreadCheck {
 impl ThreadCheck {
     /// Whether nothing is wrong: what an interrupted or running save leaves is not, nor what was set aside before.
     pub fn is_ok(&self) -> bool {
-        let read = self.error.is_none() && self.agrees && self.opens != Opened::Lost.as_str();
-        read && self.bad_lines == 0 && self.missing == 0 && self.opens != Opened::Backup.as_str()
+        let is_whole = self.bad_lines == 0 && self.missing == 0 && self.damaged == 0;
+        self.error.is_none() && self.agrees && is_whole && self.opens != Opened::Lost.as_str()
     }
 }
 
@@ -100,7 +102,7 @@ impl SessionStore {
     /// # Errors
     ///
     /// The scope names none or several, or the thread can not be read.
-    pub fn show(&self, scope: &Scope) -> Result<SessionTranscript, SessionError> {
+    pub fn show(&self, scope: &SessionScope) -> Result<SessionTranscript, SessionError> {
         let threads = threads(self.root())?;
         let found = scope.resolve(threads.iter().map(|(thread, _)| thread.as_str()));
         let thread = found.inspect_err(event::refused)?;
@@ -197,6 +199,7 @@ fn check(thread: String, paths: &Paths) -> ThreadCheck {
         turns: history.head.turn,
         bad_lines: found.log.bad_lines + history.repeated,
         torn_bytes: found.log.torn_bytes,
+        damaged: found.aside.len(),
         missing: history.missing,
         log_ahead: history.log_ahead,
         context_ahead: history.context_ahead,

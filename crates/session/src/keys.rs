@@ -30,10 +30,7 @@ pub(crate) enum KeyState {
     /// The same, and other turns came after it.
     Superseded,
     /// It was answered in these turns.
-    Finished {
-        first: u64,
-        last: u64,
-    },
+    Finished { first: u64, last: u64 },
 }
 
 impl Keys {
@@ -65,7 +62,9 @@ impl Keys {
     pub(crate) fn state(&self, key: &str, session: u64, turn: u64) -> KeyState {
         match self.used.iter().rfind(|used| used.key == key) {
             None => KeyState::New,
-            Some(used) if used.finished => KeyState::Finished { first: used.first, last: used.last },
+            Some(used) if used.finished => {
+                KeyState::Finished { first: used.first, last: used.last }
+            }
             Some(used) if (used.session, used.last) == (session, turn) => KeyState::Started,
             Some(_) => KeyState::Superseded,
         }
@@ -78,7 +77,15 @@ mod tests {
 
     fn turn(turn: u64, key: &str, last: bool) -> TurnEntry {
         let key = Some(key.to_owned());
-        TurnEntry { turn, session: 1, at: String::new(), key, last, prompt: 0, messages: Vec::new() }
+        TurnEntry {
+            turn,
+            session: 1,
+            at: String::new(),
+            key,
+            last,
+            prompt: 0,
+            messages: Vec::new(),
+        }
     }
 
     #[test]

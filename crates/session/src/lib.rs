@@ -107,7 +107,7 @@ pub use self::{
     policy::SessionPolicy,
     reconcile::Opened,
     request::{SessionPrompt, SessionReply, SessionRun, SessionTurn},
-    scope::{Scope, ScopeError},
+    scope::{ScopeError, SessionScope},
     service::Session,
     sink::TurnSink,
     store::{FlushReport, SessionSnapshot, SessionStore},

@@ -84,10 +84,8 @@ impl PromptParts {
             match part {
                 PromptPart::Text(text) => sections.push(text.trim().to_owned()),
                 PromptPart::Required(path) => {
-                    let text = read(path).map_err(|source| SessionError::Folder {
-                        folder: path.clone(),
-                        source,
-                    })?;
+                    let text = read(path)
+                        .map_err(|source| SessionError::Folder { folder: path.clone(), source })?;
                     sections.push(text);
                 }
                 PromptPart::File { title, path } => sections.extend(section(title, path)),

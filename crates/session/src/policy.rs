@@ -13,7 +13,7 @@ use crate::PolicyError;
 /// let sessions = SessionStore::with_policy("sessions", policy)?;
 /// # Ok::<(), steadfast_session::PolicyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -27,7 +27,10 @@ pub struct SessionPolicy {
     /// A thread that was not used for so long is closed and unlocked when another is used.
     ///
     /// Default 600 s, the longest run of a prompt: whoever reads the answer of one is not kept waiting for the files.
-    #[cfg_attr(feature = "serde", serde(rename = "idle_s", with = "steadfast_core::config::Seconds"))]
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "idle_s", with = "steadfast_core::config::Seconds")
+    )]
     pub idle: Duration,
     /// The most callers that wait for their turn in one thread; a further one is refused.
     ///
@@ -72,9 +75,9 @@ mod tests {
         let good = SessionPolicy::default();
         good.validate().unwrap();
         for (policy, field) in [
-            (SessionPolicy { max_open: 0, ..good.clone() }, "max_open"),
-            (SessionPolicy { max_waiting: 0, ..good.clone() }, "max_waiting"),
-            (SessionPolicy { keys: 0, ..good.clone() }, "keys"),
+            (SessionPolicy { max_open: 0, ..good }, "max_open"),
+            (SessionPolicy { max_waiting: 0, ..good }, "max_waiting"),
+            (SessionPolicy { keys: 0, ..good }, "keys"),
         ] {
             assert_eq!(policy.validate(), Err(PolicyError::Zero(field)));
         }

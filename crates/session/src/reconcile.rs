@@ -209,7 +209,15 @@ mod tests {
     fn turn(session: u64, turn: u64) -> SessionEntry {
         let messages = vec![Message::user(format!("u{turn}"))];
         let at = String::new();
-        SessionEntry::Turn(TurnEntry { turn, session, at, key: None, last: true, prompt: 1, messages })
+        SessionEntry::Turn(TurnEntry {
+            turn,
+            session,
+            at,
+            key: None,
+            last: true,
+            prompt: 1,
+            messages,
+        })
     }
 
     fn start(session: u64, after: u64, why: StartReason) -> SessionEntry {

@@ -11,11 +11,7 @@ use tower_service::Service;
 
 use crate::{
     ScopeError, SessionError, SessionPrompt, SessionReply, SessionRun, SessionThread, SessionTurn,
-    TurnSink, event,
-    keys::KeyState,
-    layer::LayerConfig,
-    request::no_messages,
-    store::blocking,
+    TurnSink, event, keys::KeyState, layer::LayerConfig, request::no_messages, store::blocking,
 };
 
 /// Runs a prompt by a service that is ready.
@@ -71,8 +67,12 @@ where
     // Before the inner service is called, and dropped after its future, however that ends.
     let guard = turns.guard();
     let session = thread.session();
-    let run =
-        SessionRun { thread: prompt.thread, session, request: prompt.request, turns: turns.clone() };
+    let run = SessionRun {
+        thread: prompt.thread,
+        session,
+        request: prompt.request,
+        turns: turns.clone(),
+    };
     let turn = inner.call(run).await.map_err(Into::into)?.into();
     let (saved, messages) = turns.finish(turn).await?;
     drop(guard);
@@ -153,8 +153,7 @@ fn dialect_of(history: &[Message]) -> Dialect {
         Part::Opaque(opaque) => Some(opaque.dialect),
         _ => None,
     };
-    let of = |message: &Message| {
-        message.dialect().or_else(|| message.parts().iter().find_map(of_part))
-    };
+    let of =
+        |message: &Message| message.dialect().or_else(|| message.parts().iter().find_map(of_part));
     history.iter().rev().find_map(of).unwrap_or(Dialect::OpenAi)
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// What is to be done to a session is done only when the scope names exactly one that is live: never to the first of several, and
 /// never to one that is made for the purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct SessionScope {
     name: Name,
     session: Option<u64>,
 }
@@ -31,13 +31,13 @@ pub enum ScopeError {
     #[error("there is no thread {scope}")]
     Unknown {
         /// What was asked for.
-        scope: Scope,
+        scope: SessionScope,
     },
     /// There are several.
     #[error("{count} threads are {scope}, such as `{}`; give the whole id of one", examples.join("`, `"))]
     Ambiguous {
         /// What was asked for.
-        scope: Scope,
+        scope: SessionScope,
         /// How many there are.
         count: usize,
         /// The first three.
@@ -55,7 +55,7 @@ pub enum ScopeError {
     },
 }
 
-impl Scope {
+impl SessionScope {
     /// The thread with this id.
     pub fn thread(id: impl Into<String>) -> Self {
         Self { name: Name::Thread(id.into()), session: None }
@@ -121,7 +121,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for SessionScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Name::Thread(id) => write!(f, "`{id}`")?,
@@ -142,26 +142,23 @@ mod tests {
     fn exactly_one_or_an_error() {
         let threads = ["a", "ab", "abc", "b1", "b2", "b3", "b4", "c"];
         for (scope, expected) in [
-            (Scope::thread("ab"), Ok("ab")),
-            (Scope::prefix("abc"), Ok("abc")),
-            (Scope::prefix("ab"), Ok("ab")),
-            (Scope::prefix("c"), Ok("c")),
-            (Scope::thread("b"), Err("there is no thread `b`")),
+            (SessionScope::thread("ab"), Ok("ab")),
+            (SessionScope::prefix("abc"), Ok("abc")),
+            (SessionScope::prefix("ab"), Ok("ab")),
+            (SessionScope::prefix("c"), Ok("c")),
+            (SessionScope::thread("b"), Err("there is no thread `b`")),
             (
-                Scope::prefix("b"),
+                SessionScope::prefix("b"),
                 Err("4 threads are `b...`, such as `b1`, `b2`, `b3`; give the whole id of one"),
             ),
-            (Scope::prefix(""), Err("no thread is named; give the id of one")),
-            (Scope::thread(""), Err("no thread is named; give the id of one")),
-            (
-                Scope::thread("x").in_session(2),
-                Err("there is no thread `x` with session 2"),
-            ),
+            (SessionScope::prefix(""), Err("no thread is named; give the id of one")),
+            (SessionScope::thread(""), Err("no thread is named; give the id of one")),
+            (SessionScope::thread("x").in_session(2), Err("there is no thread `x` with session 2")),
         ] {
             let found = scope.resolve(threads).map_err(|error| error.to_string());
             assert_eq!(found, expected.map_err(str::to_owned));
         }
-        let scope = Scope::thread("a").in_session(2);
+        let scope = SessionScope::thread("a").in_session(2);
         scope.check("a", 2).unwrap();
         assert!(matches!(scope.check("a", 3), Err(ScopeError::NotLive { live: 3, .. })));
     }

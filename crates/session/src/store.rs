@@ -12,7 +12,7 @@ use steadfast_core::RecoveryLog;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
-    PolicyError, SaveError, Scope, SessionError, SessionPolicy, SessionThread,
+    PolicyError, SaveError, SessionError, SessionPolicy, SessionScope, SessionThread,
     disk::OpenError,
     event, inspect,
     slot::{Saved, Slot, WaitingCaller},
@@ -170,7 +170,7 @@ impl SessionStore {
                     drop(slots);
                     for (slot, permit, _) in closable {
                         let store = self.clone();
-                        tokio::task::spawn_blocking(move || store.close_slot(slot, permit));
+                        tokio::task::spawn_blocking(move || store.close_slot(&slot, permit));
                     }
                     return Ok(slot);
                 }
@@ -181,18 +181,18 @@ impl SessionStore {
                 return Err(SessionError::TooManyOpen { open: self.0.policy.max_open });
             };
             let store = self.clone();
-            blocking(move || store.close_slot(slot, permit)).await?;
+            blocking(move || store.close_slot(&slot, permit)).await?;
         }
     }
 
     /// Closes it, and forgets it unless somebody waits for it.
-    fn close_slot(&self, slot: Arc<Slot>, permit: OwnedSemaphorePermit) {
+    fn close_slot(&self, slot: &Arc<Slot>, permit: OwnedSemaphorePermit) {
         let was_open = slot.close();
         let thread = slot.thread.clone();
         drop(permit);
         let mut slots = self.0.slots.lock();
         // The map's, and ours.
-        if Arc::strong_count(&slot) == 2 && !slot.is_open() {
+        if Arc::strong_count(slot) == 2 && !slot.is_open() {
             slots.remove(&thread);
         }
         drop(slots);
@@ -207,7 +207,7 @@ impl SessionStore {
     /// # Errors
     ///
     /// The scope names more or less than exactly one live session; or as [`open`](Self::open).
-    pub async fn roll_over(&self, scope: &Scope) -> Result<u64, SessionError> {
+    pub async fn roll_over(&self, scope: &SessionScope) -> Result<u64, SessionError> {
         let thread = self.resolve(scope).await?;
         let mut open = self.open(&thread).await?;
         scope.check(&thread, open.session()).inspect_err(event::refused)?;
@@ -219,7 +219,7 @@ impl SessionStore {
     /// # Errors
     ///
     /// It names none, or several; or the folder can not be read.
-    pub async fn resolve(&self, scope: &Scope) -> Result<String, SessionError> {
+    pub async fn resolve(&self, scope: &SessionScope) -> Result<String, SessionError> {
         let open: Vec<Arc<str>> = {
             let slots = self.0.slots.lock();
             slots.values().filter(|slot| slot.is_open()).map(|slot| slot.thread.clone()).collect()
@@ -250,7 +250,8 @@ impl SessionStore {
     pub async fn flush(&self) -> FlushReport {
         let unsaved: Vec<Arc<Slot>> = {
             let slots = self.0.slots.lock();
-            let unsaved = |slot: &&Arc<Slot>| slot.memory().is_some_and(|memory| !memory.is_saved());
+            let unsaved =
+                |slot: &&Arc<Slot>| slot.memory().is_some_and(|memory| !memory.is_saved());
             slots.values().filter(unsaved).cloned().collect()
         };
         let mut report = FlushReport::default();
@@ -274,7 +275,7 @@ impl SessionStore {
         let closable = closable_slots(&self.0.slots.lock(), None, |_| true);
         for (slot, permit, _) in closable {
             let store = self.clone();
-            let _ = blocking(move || store.close_slot(slot, permit)).await;
+            let _ = blocking(move || store.close_slot(&slot, permit)).await;
         }
     }
 

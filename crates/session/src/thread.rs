@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     LOST_HISTORY, Opened, SessionEntry, SessionError, TurnEntry,
-    disk::read_log,
+    disk::{read_log, sync_parents},
     entry::ContextHead,
     event,
     keys::KeyState,
@@ -140,8 +140,11 @@ impl SessionThread {
         blocking(move || {
             let folder = slot.with_disk(|disk| disk.paths().attachments.clone());
             let path = folder.join(name);
-            // When it can not be made, the file can not be written, whose error is reported.
-            let _ = std::fs::create_dir_all(&folder);
+            if !folder.exists() {
+                // When it can not be made, the file can not be written, whose error is reported.
+                let _ = std::fs::create_dir_all(&folder);
+                sync_parents(&folder);
+            }
             replace(&path, &bytes)?;
             Ok(path)
         })
@@ -149,7 +152,11 @@ impl SessionThread {
     }
 
     /// The turns from this to that one, as the log has them.
-    pub(crate) async fn turns(&self, first: u64, last: u64) -> Result<Vec<TurnEntry>, SessionError> {
+    pub(crate) async fn turns(
+        &self,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<TurnEntry>, SessionError> {
         let slot = self.slot.clone();
         let wanted = move |turn: &TurnEntry| (first..=last).contains(&turn.turn);
         let read = blocking(move || {
@@ -171,9 +178,8 @@ impl SessionThread {
     }
 
     pub(crate) fn key_state(&self, key: &str) -> KeyState {
-        let state = |memory: &mut Memory| {
-            memory.keys.state(key, memory.head.session, memory.head.turn)
-        };
+        let state =
+            |memory: &mut Memory| memory.keys.state(key, memory.head.session, memory.head.turn);
         self.read(state).unwrap_or(KeyState::New)
     }
 

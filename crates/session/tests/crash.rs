@@ -16,8 +16,8 @@ use std::{
 use steadfast_chat::{ChatRequest, Message, Part, Role};
 use steadfast_core::Failure;
 use steadfast_session::{
-    Opened, Scope, SessionEntry, SessionError, SessionLayer, SessionPolicy, SessionPrompt,
-    SessionRun, SessionStore, SessionTurn,
+    Opened, SessionEntry, SessionError, SessionLayer, SessionPolicy, SessionPrompt, SessionRun,
+    SessionScope, SessionStore, SessionTurn,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -40,7 +40,7 @@ async fn child_process() {
         let thread = THREADS[random.usize(..THREADS.len())];
         let text = format!("{job}-{number}");
         if random.u8(..8) == 0 {
-            let session = store.roll_over(&Scope::thread(thread)).await;
+            let session = store.roll_over(&SessionScope::thread(thread)).await;
             // There may be no such thread so far.
             assert!(matches!(session, Ok(_) | Err(SessionError::Scope(_))), "{session:?}");
         }
@@ -96,12 +96,11 @@ async fn round_of_kills(kills: std::ops::Range<usize>) -> (usize, usize) {
     let mut acknowledged: HashMap<String, HashMap<u64, String>> = HashMap::new();
     let mut files = Vec::new();
     for kill in kills {
-        let mut process = common::child(&kill.to_string(), folder.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut process =
+            common::child(&kill.to_string(), folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        let reader = thread::spawn(move || output.lines().map_while(Result::ok).collect::<Vec<_>>());
+        let reader =
+            thread::spawn(move || output.lines().map_while(Result::ok).collect::<Vec<_>>());
         // From before the first file to some fifty turns later.
         tokio::time::sleep(Duration::from_micros(random.u64(..60_000))).await;
         process.kill().unwrap();
@@ -114,8 +113,7 @@ async fn round_of_kills(kills: std::ops::Range<usize>) -> (usize, usize) {
             }
             let Some((_, line)) = line.split_once("turn ") else { continue };
             let mut words = line.split(' ');
-            let (Some(thread), Some(turn), Some(text)) =
-                (words.next(), words.next(), words.next())
+            let (Some(thread), Some(turn), Some(text)) = (words.next(), words.next(), words.next())
             else {
                 continue;
             };
@@ -128,7 +126,11 @@ async fn round_of_kills(kills: std::ops::Range<usize>) -> (usize, usize) {
     (acknowledged.values().map(HashMap::len).sum(), files.len())
 }
 
-async fn check(root: &Path, acknowledged: &HashMap<String, HashMap<u64, String>>, files: &[String]) {
+async fn check(
+    root: &Path,
+    acknowledged: &HashMap<String, HashMap<u64, String>>,
+    files: &[String],
+) {
     let store = SessionStore::new(root);
     for check in store.verify().unwrap() {
         assert!(check.is_ok() && check.agrees, "before it is repaired: {check:?}");
@@ -140,7 +142,7 @@ async fn check(root: &Path, acknowledged: &HashMap<String, HashMap<u64, String>>
         let report = open.report().unwrap();
         assert_eq!((report.bad_lines, report.missing), (0, 0), "{report:?}");
         assert!(!matches!(report.how, Opened::Lost | Opened::New), "{report:?}");
-        let shown = store.show(&Scope::thread(thread)).unwrap();
+        let shown = store.show(&SessionScope::thread(thread)).unwrap();
         let logged: Vec<_> = shown
             .entries
             .iter()

@@ -17,8 +17,8 @@ use common::{child, in_shell, reopened, texts};
 use steadfast_chat::{ChatRequest, Message};
 use steadfast_core::{Failure, Reason};
 use steadfast_session::{
-    Opened, SaveError, SessionError, SessionLayer, SessionPolicy, SessionPrompt, SessionReply, SessionRun,
-    SessionStore, SessionTurn,
+    Opened, SaveError, SessionError, SessionLayer, SessionPolicy, SessionPrompt, SessionReply,
+    SessionRun, SessionStore, SessionTurn,
 };
 use steadfast_testkit::CapturedEvents;
 use tower::{Layer, ServiceExt, service_fn};
@@ -41,12 +41,14 @@ fn succeeds(output: &Output) {
 async fn child_process() {
     let Some((job, root)) = common::job() else { return };
     match job.as_str() {
-        "file limit" => no_space(&root, || {
-            let mut limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-            limit.current = limit.maximum;
-            rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
-        })
-        .await,
+        "file limit" => {
+            no_space(&root, || {
+                let mut limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+                limit.current = limit.maximum;
+                rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+            })
+            .await;
+        }
         "no permission" => no_permission(&root).await,
         job => panic!("no such job: {job}"),
     }
@@ -100,9 +102,8 @@ async fn no_space(root: &Path, make_space: impl FnOnce()) {
 fn a_limit_of_file_size_is_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     // The soft limit alone, in blocks of 512 bytes or 1 KiB; the signal that goes with it is ignored, as services do.
-    let output = in_shell("file limit", folder.path(), "trap '' XFSZ; ulimit -S -f 64;")
-        .output()
-        .unwrap();
+    let output =
+        in_shell("file limit", folder.path(), "trap '' XFSZ; ulimit -S -f 64;").output().unwrap();
     succeeds(&output);
 }
 

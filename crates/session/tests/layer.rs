@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Completion, Delta, Event, Head, Message, Part, Role};
 use steadfast_core::{CallContext, Dialect, Failure, Reason};
 use steadfast_session::{
-    LOST_HISTORY, PromptParts, Scope, SessionLayer, SessionPolicy, SessionPrompt, SessionReply,
-    SessionRun, SessionStore, SessionTurn, TurnSink,
+    LOST_HISTORY, PromptParts, SessionLayer, SessionPolicy, SessionPrompt, SessionReply,
+    SessionRun, SessionScope, SessionStore, SessionTurn, TurnSink,
 };
 use steadfast_testkit::CapturedEvents;
 use tempfile::TempDir;
@@ -155,9 +155,8 @@ async fn the_wire_of_each_clause_about_what_never_enters() {
         let failure = service.oneshot(prompt("a", "one")).await.unwrap_err();
         assert!(failure.message().contains(what), "{}", failure.message());
     }
-    let service = layer.layer(service_fn(|_: SessionRun| async {
-        Ok::<_, Failure>(SessionTurn::default())
-    }));
+    let service =
+        layer.layer(service_fn(|_: SessionRun| async { Ok::<_, Failure>(SessionTurn::default()) }));
     let reply = service.oneshot(prompt("a", "one")).await.unwrap();
     assert_eq!((reply.turn, reply.messages.len()), (0, 0));
     assert_eq!(history(&layer, "a").await, [""; 0]);
@@ -318,9 +317,7 @@ async fn turns_of_one_thread_are_serialised_and_of_two_are_not() {
     }));
     let ask = |thread: String| {
         let mut service = service.clone();
-        async move {
-            service.ready().await.unwrap().call(prompt(&thread, "hi")).await.unwrap()
-        }
+        async move { service.ready().await.unwrap().call(prompt(&thread, "hi")).await.unwrap() }
     };
     let tasks: Vec<_> = (0..8).map(|_| tokio::spawn(ask("one".into()))).collect();
     for task in tasks {
@@ -408,7 +405,7 @@ async fn a_lost_history_is_reported_with_the_first_answer_after_it() {
         .filter(|name| name.contains(".bad"))
         .collect();
     assert_eq!(kept.len(), 3, "both contexts and the line: {kept:?}");
-    let shown = layer.store().show(&Scope::thread("a")).unwrap();
+    let shown = layer.store().show(&SessionScope::thread("a")).unwrap();
     assert_eq!(shown.entries.len(), 5, "two turns of three, the start, two turns");
 }
 
@@ -423,15 +420,15 @@ async fn rollover_is_explicit_and_an_ambiguous_scope_is_refused() {
     let events = CapturedEvents::default();
     let guard = tracing::subscriber::set_default(events.clone());
     for (scope, text) in [
-        (Scope::prefix("slack/"), "2 threads are `slack/...`"),
-        (Scope::thread("slack"), "there is no thread `slack`"),
-        (Scope::thread("irc").in_session(2), "session 1 is"),
-        (Scope::prefix(""), "no thread is named"),
+        (SessionScope::prefix("slack/"), "2 threads are `slack/...`"),
+        (SessionScope::thread("slack"), "there is no thread `slack`"),
+        (SessionScope::thread("irc").in_session(2), "session 1 is"),
+        (SessionScope::prefix(""), "no thread is named"),
     ] {
         let error = store.roll_over(&scope).await.unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
     }
-    assert_eq!(store.roll_over(&Scope::prefix("ir").in_session(1)).await.unwrap(), 2);
+    assert_eq!(store.roll_over(&SessionScope::prefix("ir").in_session(1)).await.unwrap(), 2);
     drop(guard);
     let events = events.take();
     let count = |name: &str| events.iter().filter(|event| event.starts_with(name)).count();
@@ -464,7 +461,7 @@ async fn an_agent_can_make_its_history_shorter_and_the_log_keeps_all() {
     echo.ask(&layer, prompt("a", "four")).await.unwrap();
     assert_eq!(echo.last_given(), ["user:(summary)", "assistant:three", "user:four"]);
     assert!(layer.store().verify().unwrap()[0].is_ok());
-    assert_eq!(layer.store().show(&Scope::thread("a")).unwrap().entries.len(), 4);
+    assert_eq!(layer.store().show(&SessionScope::thread("a")).unwrap().entries.len(), 4);
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use steadfast_chat::{ChatRequest, Message};
 use steadfast_core::Failure;
 use steadfast_session::{
-    LOST_HISTORY, Opened, Scope, SessionLayer, SessionPrompt, SessionRun, SessionStore, SessionTurn,
+    LOST_HISTORY, Opened, SessionLayer, SessionPrompt, SessionRun, SessionScope, SessionStore,
+    SessionTurn,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -19,7 +20,11 @@ const THREAD: &str = "t";
 #[derive(Clone, Debug)]
 enum Op {
     /// A prompt with this key, of so many turns, after which it fails or ends.
-    Prompt { key: u8, turns: u8, fails: bool },
+    Prompt {
+        key: u8,
+        turns: u8,
+        fails: bool,
+    },
     RollOver,
     /// The history is replaced by one message.
     Shorten,
@@ -205,7 +210,8 @@ impl World {
         match op {
             Op::Prompt { key, turns, fails } => self.prompt(*key, *turns, *fails).await,
             Op::RollOver => {
-                let session = self.layer.store().roll_over(&Scope::thread(THREAD)).await.unwrap();
+                let session =
+                    self.layer.store().roll_over(&SessionScope::thread(THREAD)).await.unwrap();
                 self.model.session += 1;
                 assert_eq!(session, self.model.session);
                 self.model.history.clear();
@@ -215,7 +221,8 @@ impl World {
                 let mut thread = self.layer.store().open(THREAD).await.unwrap();
                 assert!(thread.replace_history(vec![Message::user("short")]).await.saved);
                 self.model.history = vec!["short".to_owned()];
-                let interrupted = |(_, entry): &(&u8, &mut (Option<_>, u64, u64))| entry.0.is_none();
+                let interrupted =
+                    |(_, entry): &(&u8, &mut (Option<_>, u64, u64))| entry.0.is_none();
                 for (_, entry) in self.model.keys.iter_mut().filter(interrupted) {
                     // Not asked for again in this test: its answer would be that of two histories.
                     entry.1 = 0;

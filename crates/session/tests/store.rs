@@ -8,7 +8,7 @@ use std::{fs, time::Duration};
 use common::{memory, reopened, texts};
 use steadfast_chat::Message;
 use steadfast_session::{
-    PolicyError, Scope, SessionEntry, SessionError, SessionPolicy, SessionStore, StartReason,
+    PolicyError, SessionEntry, SessionError, SessionPolicy, SessionScope, SessionStore, StartReason,
 };
 use steadfast_testkit::CapturedEvents;
 
@@ -35,7 +35,8 @@ async fn any_id_has_a_folder_of_its_own_inside_the_root() {
     let mut listed: Vec<_> =
         store.list().unwrap().into_iter().map(|summary| summary.thread).collect();
     let mut expected = ids.map(str::to_owned).to_vec();
-    (listed.sort_unstable(), expected.sort_unstable());
+    listed.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(listed, expected);
     drop(store);
     for id in ids {
@@ -85,7 +86,8 @@ async fn as_many_are_open_as_the_policy_says_the_latest_ones() {
     assert!(error.to_string().contains("`session.max_open`"), "{error}");
     held.pop();
     drop(store.open("t4").await.unwrap());
-    let error = SessionStore::with_policy("x", SessionPolicy { keys: 0, ..SessionPolicy::default() });
+    let error =
+        SessionStore::with_policy("x", SessionPolicy { keys: 0, ..SessionPolicy::default() });
     assert_eq!(error.unwrap_err(), PolicyError::Zero("keys"));
 }
 
@@ -118,7 +120,7 @@ async fn a_second_process_is_refused_and_a_dropped_store_unlocks() {
     // Reading needs no lock.
     let other = SessionStore::new(root.path());
     assert!(other.verify().unwrap()[0].is_ok());
-    assert_eq!(other.show(&Scope::prefix("a")).unwrap().history.len(), 2);
+    assert_eq!(other.show(&SessionScope::prefix("a")).unwrap().history.len(), 2);
     drop(store);
     assert_eq!(reopened(root.path(), "a").await.turn(), 1);
 }
@@ -131,7 +133,7 @@ async fn list_and_show() {
     let store = SessionStore::new(root.path());
     add(&store, "slack/1", "one").await;
     add(&store, "slack/1", "two").await;
-    assert_eq!(store.roll_over(&Scope::thread("slack/1")).await.unwrap(), 2);
+    assert_eq!(store.roll_over(&SessionScope::thread("slack/1")).await.unwrap(), 2);
     add(&store, "slack/1", "three").await;
     add(&store, "irc", "hi").await;
     fs::write(root.path().join("notes.txt"), "not a thread").unwrap();
@@ -143,7 +145,7 @@ async fn list_and_show() {
         .collect();
     assert_eq!(listed, [("irc", 1, 1, 2), ("slack/1", 2, 3, 2)]);
     assert!(list[0].last.as_ref().unwrap().ends_with('Z'));
-    let shown = store.show(&Scope::prefix("sl")).unwrap();
+    let shown = store.show(&SessionScope::prefix("sl")).unwrap();
     assert_eq!(texts(&shown.history), ["three", "re: three"]);
     let entries: Vec<_> = shown
         .entries
@@ -162,7 +164,7 @@ async fn list_and_show() {
         entries,
         [entry(1, 1, "one"), entry(2, 1, "two"), entry(2, 2, "started"), entry(3, 2, "three")],
     );
-    let error = store.show(&Scope::thread("slack/1").in_session(1)).unwrap_err();
+    let error = store.show(&SessionScope::thread("slack/1").in_session(1)).unwrap_err();
     assert!(error.to_string().contains("session 2 is"), "{error}");
 }
 
@@ -170,7 +172,7 @@ async fn list_and_show() {
 async fn verify_reports_each_kind_of_damage_and_changes_nothing() {
     let root = tempfile::tempdir_in(memory()).unwrap();
     let store = SessionStore::new(root.path());
-    for thread in ["backup", "clean", "forged", "lost", "torn", "unreadable"] {
+    for thread in ["backup", "clean", "forged", "lost", "rebuilt", "torn", "unreadable"] {
         for text in ["one", "two", "three"] {
             add(&store, thread, text).await;
         }
@@ -185,6 +187,8 @@ async fn verify_reports_each_kind_of_damage_and_changes_nothing() {
     edit("lost", "context.jsonl", &|text| text.replacen("two", "TWO", 1));
     edit("lost", "context.jsonl.bak", &|text| text.replacen("two", "TWO", 1));
     edit("lost", "log.jsonl", &|text| text.replacen("two", "TWO", 1));
+    edit("rebuilt", "context.jsonl", &|text| text.replacen("two", "TWO", 1));
+    edit("rebuilt", "context.jsonl.bak", &|text| text.replacen("two", "TWO", 1));
     edit("torn", "log.jsonl", &|text| format!("{text}{{\"n\":4"));
     fs::remove_file(path("unreadable", "log.jsonl")).unwrap();
     fs::create_dir(path("unreadable", "log.jsonl")).unwrap();
@@ -222,12 +226,13 @@ async fn verify_reports_each_kind_of_damage_and_changes_nothing() {
             ("clean", true, "current", 0, true),
             ("forged", false, "current", 0, false),
             ("lost", false, "lost", 1, true),
+            ("rebuilt", false, "rebuilt", 0, true),
             ("torn", true, "current", 0, true),
             ("unreadable", false, "", 0, false),
         ],
     );
-    assert_eq!((checks[4].torn_bytes, checks[1].turns), (6, 3));
-    assert!(checks[5].error.as_ref().unwrap().contains("log.jsonl"));
+    assert_eq!((checks[5].torn_bytes, checks[1].turns, checks[4].damaged), (6, 3, 2));
+    assert!(checks[6].error.as_ref().unwrap().contains("log.jsonl"));
 }
 
 #[tokio::test]
