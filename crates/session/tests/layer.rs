@@ -267,9 +267,37 @@ async fn what_is_reported_after_the_run_is_not_added() {
         async { Ok::<_, Failure>(SessionTurn::from(Message::assistant("done"))) }
     }));
     service.oneshot(prompt("a", "one")).await.unwrap();
-    let sink = kept.lock().take().unwrap();
-    let error = sink.end_turn(Message::assistant("late")).await.unwrap_err();
-    assert!(error.to_string().contains("is over"), "{error}");
+    let is_over = async || {
+        let sink = kept.lock().take().unwrap();
+        let error = sink.end_turn(Message::assistant("late")).await.unwrap_err();
+        assert!(error.to_string().contains("is over"), "{error}");
+    };
+    is_over().await;
+
+    // Failed, and dropped.
+    for fails in [true, false] {
+        let keep = kept.clone();
+        let service = layer.layer(service_fn(move |run: SessionRun| {
+            *keep.lock() = Some(run.turns);
+            async move {
+                if !fails {
+                    std::future::pending::<()>().await;
+                }
+                Err::<SessionTurn, _>(Failure::new(Reason::Network, "gone"))
+            }
+        }));
+        let run = tokio::spawn(service.oneshot(prompt("a", "one")));
+        while kept.lock().is_none() {
+            tokio::task::yield_now().await;
+        }
+        if fails {
+            let _ = run.await.unwrap().unwrap_err();
+        } else {
+            run.abort();
+            let _ = run.await.unwrap_err();
+        }
+        is_over().await;
+    }
     assert_eq!(history(&layer, "a").await.len(), 2);
 }
 
