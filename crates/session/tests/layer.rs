@@ -1,6 +1,8 @@
 //! The layer: what an agent is given, and what is kept of what it does.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::{
     fs,
     sync::{
@@ -287,9 +289,7 @@ async fn what_is_reported_after_the_run_is_not_added() {
             }
         }));
         let run = tokio::spawn(service.oneshot(prompt("a", "one")));
-        while kept.lock().is_none() {
-            tokio::task::yield_now().await;
-        }
+        common::until(|| kept.lock().is_some()).await;
         if fails {
             let _ = run.await.unwrap().unwrap_err();
         } else {
@@ -383,9 +383,7 @@ async fn too_many_callers_of_one_thread_are_refused() {
             tokio::spawn(async move { store.open("a").await.map(drop) })
         })
         .collect();
-    while store.snapshot().waiting < 2 {
-        tokio::task::yield_now().await;
-    }
+    common::until(|| store.snapshot().waiting == 2).await;
     let failure = Failure::from(store.open("a").await.unwrap_err());
     assert!(failure.message().contains("`session.max_waiting`"), "{}", failure.message());
     assert_eq!(failure.reason(), Reason::Budget);

@@ -103,9 +103,7 @@ async fn idle_threads_are_closed_and_unlocked() {
     assert!(matches!(&locked, SessionError::Locked { .. }), "{locked}");
     tokio::time::advance(Duration::from_secs(2)).await;
     add(&store, "new", "hi").await;
-    while store.snapshot().open > 1 {
-        tokio::task::yield_now().await;
-    }
+    common::until(|| store.snapshot().open == 1).await;
     assert_eq!(reopened(root.path(), "old").await.turn(), 1);
     add(&store, "old", "again").await;
 }

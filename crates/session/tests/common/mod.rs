@@ -52,3 +52,14 @@ pub(crate) fn memory() -> PathBuf {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() { shm.to_owned() } else { env::temp_dir() }
 }
+
+/// Waits until this is so, which other tasks bring about.
+pub(crate) async fn until(is_so: impl Fn() -> bool) {
+    for _ in 0..1_000_000 {
+        if is_so() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it never came to that");
+}
