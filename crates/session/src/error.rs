@@ -73,6 +73,16 @@ pub enum SessionError {
         /// The prompt's idempotency key.
         key: Arc<str>,
     },
+    /// A retry of a prompt that was answered, whose answer was damaged in the log since the thread was opened.
+    #[error(
+        "the answer in turn {turn} of thread `{thread}` can not be read any more; send the prompt under a new key"
+    )]
+    AnswerGone {
+        /// The thread.
+        thread: Arc<str>,
+        /// The last turn of the answer.
+        turn: u64,
+    },
     /// A turn was reported after its run had ended.
     #[error(
         "the run in thread `{thread}` is over; a turn that ends now is not added to its history"

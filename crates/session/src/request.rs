@@ -14,7 +14,7 @@ pub struct SessionPrompt {
     /// The thread.
     pub thread: Arc<str>,
     /// The user's new messages, with model, tools, parameters and context of the calls that answer them. The layer puts the history in
-    /// front of the messages.
+    /// front of the messages. Instructions among them ([`Role::System`]) are for this run, and not kept.
     pub request: ChatRequest,
     /// The same for every retry of this prompt, and for no other prompt of the thread, such as the id that the channel gave the
     /// message. Without one every call is a new prompt.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steadfast_chat::{
-    ChatRequest, Message, Part,
+    ChatRequest, Message, Part, Role,
     transcript::{TranscriptRules, repair},
 };
 use steadfast_core::{Dialect, Failure, IntoFailure, RecoveryLog};
@@ -42,10 +42,19 @@ where
             event::resumed(&prompt.thread, thread.turn(), &log);
             Vec::new()
         }
-        None | Some(KeyState::New) if prompt.request.messages.is_empty() => {
-            return Err(no_messages(&prompt.thread));
+        None | Some(KeyState::New) => {
+            let messages: Vec<Message> = prompt
+                .request
+                .messages
+                .iter()
+                .filter(|message| !is_system(message))
+                .cloned()
+                .collect();
+            if messages.is_empty() {
+                return Err(no_messages(&prompt.thread));
+            }
+            messages
         }
-        None | Some(KeyState::New) => prompt.request.messages.to_vec(),
     };
 
     if prompt.request.context.session().is_none() {
@@ -53,7 +62,9 @@ where
     }
     let system = system(&config).await?;
     let history = thread.history();
-    let whole = system.iter().chain(&history).chain(&messages).cloned().collect();
+    // Instructions of the prompt are for its run, and not kept.
+    let own = prompt.request.messages.iter().filter(|message| is_system(message));
+    let whole = system.iter().chain(own).chain(&history).chain(&messages).cloned().collect();
     // By its rules the whole history is repaired, with the prompt's tools.
     let rules = match &config.rules {
         Some(rules) => rules(&prompt),
@@ -98,6 +109,10 @@ fn in_session(prompt: &SessionPrompt, thread: &SessionThread) -> Result<(), Sess
     }
 }
 
+fn is_system(message: &Message) -> bool {
+    message.role() == Role::System
+}
+
 /// The answer that the log has.
 async fn replay(
     thread: &SessionThread,
@@ -106,6 +121,9 @@ async fn replay(
     log: &RecoveryLog,
 ) -> Result<SessionReply, SessionError> {
     let turns = thread.turns(first, last).await?;
+    if turns.is_empty() {
+        return Err(SessionError::AnswerGone { thread: thread.id().clone(), turn: last });
+    }
     event::replayed(thread.id(), last, log);
     let saved = thread.slot().memory().is_some_and(|memory| memory.is_durable());
     Ok(SessionReply {

@@ -96,6 +96,12 @@ async fn an_agent_is_given_the_system_prompt_the_history_and_the_prompt() {
     );
     echo.ask(&layer, prompt("b", "other")).await.unwrap();
     assert_eq!(echo.last_given().len(), 2, "another thread has another history");
+    let request = ChatRequest::new(vec![Message::system("in French"), Message::user("three")]);
+    echo.ask(&layer, SessionPrompt::new("a", request)).await.unwrap();
+    assert_eq!(echo.last_given()[1..3], ["system:in French", "user:one"]);
+    assert_eq!(echo.last_given().len(), 7);
+    let kept = history(&layer, "a").await;
+    assert!(kept.iter().all(|text| !text.starts_with("system")), "for its run alone: {kept:?}");
 }
 
 #[tokio::test]
@@ -140,6 +146,9 @@ async fn a_retry_after_the_answer_gets_the_same_answer_also_after_a_restart() {
     let reply = echo.ask(&layer, prompt("a", "one")).await.unwrap();
     assert!(!reply.replayed, "without a key each call is a new prompt");
     assert_eq!(history(&layer, "a").await.len(), 6);
+    fs::write(folder.path().join("a/log.jsonl"), "").unwrap();
+    let failure = echo.ask(&layer, prompt("a", "one").with_key("k")).await.unwrap_err();
+    assert!(failure.message().contains("can not be read any more"), "never an empty answer");
 }
 
 #[tokio::test]
