@@ -102,6 +102,26 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
+/// For serde's `with`: an [`Extra`] is read by itself, so that what a provider's body could hold is
+/// not nested too deep for serde_json inside a message. What is too deep even then is left out.
+pub(crate) mod extra {
+    use super::{Deserialize, Deserializer, Extra, RawJson, RawValue, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        extra: &Extra,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        extra.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Extra, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Ok(RawJson::from_raw(&raw).read().ok())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,15 +38,21 @@ impl Role {
 ///
 /// A message read from the wire keeps its text, so that sending it on in the same dialect sends
 /// what was read, byte for byte. Changing it drops that text.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// With serde it is written as it is, wire text and unknown fields included, in a form of its own that
+/// is no provider's: to be kept, and read again as the same message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message(Arc<Inner>);
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Inner {
     role: Role,
     parts: Vec<Part>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     extra: Extra,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     dialect: Option<Dialect>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     raw: Option<RawJson>,
 }
 
@@ -152,6 +158,58 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Media, MediaKind, MediaSource, Opaque, Text, Thinking, ToolCall, ToolResult};
+
+    #[test]
+    fn a_kept_message_is_read_as_it_was() {
+        // Deeper than one of its parts may be nested in a line of a file, and not too deep by itself.
+        let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
+        let extra = serde_json::from_str(&format!(r#"{{"z":1,"a":{deep}}}"#)).unwrap();
+        let text = Text { text: "é\u{0}\n".into(), signature: Some("s".into()), extra };
+        let call = ToolCall { id: "1".into(), arguments: "{\"cut".into(), ..ToolCall::default() };
+        let image = Media {
+            kind: MediaKind::Image,
+            source: MediaSource::Base64 { mime: "image/png".into(), data: "AAAA".into() },
+            extra: None,
+        };
+        let url = MediaSource::Url { mime: None, url: "https://a.test".into() };
+        let file = MediaSource::File { mime: Some("audio/wav".into()), id: "f".into() };
+        let opaque = Opaque {
+            dialect: Dialect::Anthropic,
+            kind: "server_tool_use".into(),
+            json: RawJson::parse(r#"{"b":1.10,"a":"\ud83d"}"#).unwrap(),
+        };
+        let parts = vec![
+            Part::Text(text.clone()),
+            Part::Thinking(Thinking { text: "hm".into(), ..Thinking::default() }),
+            Part::Redacted { data: "x".into() },
+            Part::ToolCall(call),
+            Part::ToolResult(ToolResult {
+                id: "1".into(),
+                name: Some("ls".into()),
+                content: vec![Part::Text(text.clone()), Part::Media(image)],
+                is_error: true,
+                extra: None,
+            }),
+            Part::Media(Media { kind: MediaKind::Document, source: url, extra: None }),
+            Part::Media(Media { kind: MediaKind::Audio, source: file, extra: None }),
+            Part::Opaque(opaque),
+        ];
+        let raw = RawJson::parse(r#"{"role": "user", "n": 1.10}"#).unwrap();
+        for message in [
+            Message::from_wire(Dialect::OpenAi, Role::User, parts.clone(), text.extra, raw),
+            Message::new(Role::Assistant, parts),
+            Message::tool("1", ""),
+            Message::system("be brief"),
+        ] {
+            let json = serde_json::to_string(&message).unwrap();
+            assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message, "{json}");
+        }
+        assert_eq!(
+            serde_json::to_string(&Message::user("hi")).unwrap(),
+            r#"{"role":"user","parts":[{"text":{"text":"hi"}}]}"#,
+        );
+    }
 
     #[test]
     fn a_change_drops_the_wire_text_of_this_clone_alone() {

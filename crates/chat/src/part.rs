@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use steadfast_core::Dialect;
 
 use crate::{Extra, RawJson};
 
 /// One piece of a message.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Part {
     /// Text.
@@ -30,30 +32,34 @@ pub enum Part {
 }
 
 /// Text.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Text {
     /// The text.
     pub text: String,
     /// A provider's signature over this part (Gemini signs the part that follows its thoughts).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
     /// Other fields of the part, such as a cache mark or citations.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,
 }
 
 /// Thinking that can be read.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thinking {
     /// The thoughts.
     pub text: String,
     /// The provider's signature over them: without it, or with a changed text, the provider
     /// refuses them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
     /// Other fields of the part.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,
 }
 
 /// A call of a tool by the model.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// The id its result refers to. Empty when the dialect has none (Gemini).
     pub id: String,
@@ -62,39 +68,46 @@ pub struct ToolCall {
     /// The arguments as JSON text, exactly as they came. Not necessarily valid.
     pub arguments: String,
     /// A provider's signature over this part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
     /// Other fields of the part.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,
 }
 
 /// The result of a tool call.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
     /// The id of the call it answers. Empty when the dialect has none (Gemini).
     pub id: String,
     /// The tool, where the dialect repeats it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The output: text and media.
     pub content: Vec<Part>,
     /// The tool failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
     /// Other fields of the part.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,
 }
 
 /// An image, document, audio or video.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Media {
     /// What it is.
     pub kind: MediaKind,
     /// Where it is.
     pub source: MediaSource,
     /// Other fields of the part, such as the level of detail.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,
 }
 
 /// What a medium is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MediaKind {
     /// A picture.
@@ -108,7 +121,8 @@ pub enum MediaKind {
 }
 
 /// Where a medium is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MediaSource {
     /// In the request itself.
@@ -121,6 +135,7 @@ pub enum MediaSource {
     /// At an address the provider fetches.
     Url {
         /// Its media type, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         mime: Option<String>,
         /// The address.
         url: String,
@@ -128,6 +143,7 @@ pub enum MediaSource {
     /// At the provider, uploaded before.
     File {
         /// Its media type, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         mime: Option<String>,
         /// The provider's id or address of it.
         id: String,
@@ -135,7 +151,7 @@ pub enum MediaSource {
 }
 
 /// A block that only one dialect has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opaque {
     /// The dialect.
     pub dialect: Dialect,
