@@ -150,12 +150,29 @@ impl<T: Serialize + DeserializeOwned> Document<T> {
             }
             file.write_all(&line)
         })?;
-        // A crash between the two leaves the backup alone, which is this save's predecessor: nobody was given a result yet.
-        match fs::rename(&self.path, &self.backup) {
+        self.back_up()?;
+        new.rename()
+    }
+
+    /// Makes the last save the backup. It keeps its name, so that readers find it until the next one is there.
+    fn back_up(&self) -> Result<(), StoreError> {
+        let second = Temporary::name(&self.backup);
+        let backed_up = match fs::hard_link(&self.path, &second) {
+            Ok(()) => fs::rename(&second, &self.backup).inspect_err(|_| {
+                // It may be gone; `remove_leftovers` finds it, too.
+                let _ = fs::remove_file(&second);
+            }),
+            // Some file systems have no second names: for a moment there is the backup alone.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                fs::rename(&self.path, &self.backup)
+            }
+            missing => missing,
+        };
+        match backed_up {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StoreError::new("back up", &self.path, error))
             }
-            _ => new.rename(),
+            _ => Ok(()),
         }
     }
 

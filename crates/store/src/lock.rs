@@ -7,7 +7,7 @@ use std::{
     process,
 };
 
-use crate::StoreError;
+use crate::{StoreError, replace::sync_folder};
 
 /// The name of the file that is locked. It has the process that holds the lock, for people; only the lock itself counts.
 const NAME: &str = ".lock";
@@ -31,7 +31,10 @@ impl FolderLock {
     /// [`StoreError::is_locked`] when somebody else holds it; whatever the operating system says of the folder.
     pub fn acquire(folder: impl AsRef<Path>) -> Result<Self, StoreError> {
         let folder = folder.as_ref();
-        fs::create_dir_all(folder).map_err(StoreError::of("make the folder", folder))?;
+        if !folder.is_dir() {
+            fs::create_dir_all(folder).map_err(StoreError::of("make the folder", folder))?;
+            sync_folder(folder)?;
+        }
         let path = folder.join(NAME);
         let mut file = File::options()
             .create(true)

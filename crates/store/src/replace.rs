@@ -36,14 +36,19 @@ pub(crate) struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     /// An empty file in the folder of `target`.
     pub(crate) fn beside(target: &'a Path) -> Result<Self, StoreError> {
-        let name = format!("{}{:016x}{TEMPORARY}", beginning(target), fastrand::u64(..));
-        let path = folder(target).join(name);
+        let path = Self::name(target);
         let mut options = File::options();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path).map_err(StoreError::of("write", target))?;
         Ok(Self { file, path, target, renamed: false })
+    }
+
+    /// A name that no file has.
+    pub(crate) fn name(target: &Path) -> PathBuf {
+        let name = format!("{}{:016x}{TEMPORARY}", beginning(target), fastrand::u64(..));
+        folder(target).join(name)
     }
 
     /// Writes it, and waits until it is on the disk.
