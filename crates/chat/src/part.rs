@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use steadfast_core::Dialect;
 
-use crate::{Extra, RawJson};
+use crate::{Extra, RawJson, ToolFailure};
 
 /// One piece of a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +78,8 @@ pub struct ToolResult {
     pub content: Vec<Part>,
     /// The tool failed.
     pub is_error: bool,
+    /// How it failed, where it was run by this process: for the layers around it, never sent.
+    pub failure: Option<Box<ToolFailure>>,
     /// Other fields of the part.
     pub extra: Extra,
 }
