@@ -106,7 +106,9 @@ where
             log: request.context().log.clone(),
         };
         match catch_unwind(AssertUnwindSafe(|| self.inner.call(request))) {
-            Ok(inner) => ToolErrorFuture { inner: Some(inner), watched: Some(watched), panic: None },
+            Ok(inner) => {
+                ToolErrorFuture { inner: Some(inner), watched: Some(watched), panic: None }
+            }
             Err(panic) => ToolErrorFuture {
                 inner: None,
                 watched: Some(watched),

@@ -38,15 +38,6 @@ pub enum PolicyError {
         /// Whose it is.
         profile: String,
     },
-    /// Relative paths would begin nowhere.
-    #[error(
-        "the profile `{0}` has `roots` and none of them to begin relative paths in; set `base`, or \
-         `roots` with a folder in it, or leave `roots` out for no limit"
-    )]
-    NoBase(
-        /// The profile.
-        String,
-    ),
     /// Not a host.
     #[error(
         "`{host}` of the profile `{profile}` is not a host; write `example.com`, \

@@ -66,7 +66,7 @@ impl ToolTimeoutPolicy {
 /// limit is the deadline of the request's context too, so that a tool which can end by itself ends in time.
 ///
 /// Every service made by one layer value, and by its clones, shares one set of counters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct ToolTimeoutLayer {
     shared: Arc<TimeoutCounts>,
@@ -102,12 +102,6 @@ impl ToolTimeoutLayer {
     /// A handle that reads the counters and resets them.
     pub fn handle(&self) -> ToolTimeoutHandle {
         ToolTimeoutHandle(self.shared.clone())
-    }
-}
-
-impl Default for ToolTimeoutLayer {
-    fn default() -> Self {
-        Self { shared: Arc::default() }
     }
 }
 
@@ -263,9 +257,9 @@ where
         let running = this.running.take();
         Poll::Ready(match (result, running) {
             (Some(result), _) => result.map_err(Into::into),
-            (None, running) => running.map(Running::ended).ok_or_else(|| {
-                Failure::refused_fixed(Reason::Unknown, "a tool call ended twice")
-            }),
+            (None, running) => running
+                .map(Running::ended)
+                .ok_or_else(|| Failure::refused_fixed(Reason::Unknown, "a tool call ended twice")),
         })
     }
 }
@@ -314,7 +308,8 @@ impl Running {
 }
 
 /// What the model reads of a call that was aborted.
-pub(crate) const ABORTED: &str = "The call was aborted before it was done. What it had done by then may have taken effect.";
+pub(crate) const ABORTED: &str =
+    "The call was aborted before it was done. What it had done by then may have taken effect.";
 
 /// What the model reads of a call that took too long.
 pub(crate) fn timed_out(elapsed: Duration) -> String {

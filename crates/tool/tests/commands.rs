@@ -31,7 +31,10 @@ async fn a_command_gets_what_the_policy_says() {
         let done = run(text).await;
         assert_eq!((done.output.as_str(), done.end), (output, end), "{text}");
         assert_eq!((done.omitted, done.leftovers, done.survivors), (0, 0, 0), "{text}");
-        assert_eq!(end.is_killed(), matches!(end, CommandEnd::Signalled(9) | CommandEnd::Exited(137)));
+        assert_eq!(
+            end.is_killed(),
+            matches!(end, CommandEnd::Signalled(9) | CommandEnd::Exited(137))
+        );
     }
     let in_usr = runner(|policy| {
         policy.dir = Some("/usr".into());
@@ -55,7 +58,8 @@ async fn a_command_gets_what_the_policy_says() {
 async fn long_output_keeps_its_beginning_and_end() {
     let capped = runner(|policy| policy.max_output_bytes = 1_000);
     let began = Instant::now();
-    let done = capped.run(Script::new("echo first; yes | head -c 20000000; echo last")).await.unwrap();
+    let done =
+        capped.run(Script::new("echo first; yes | head -c 20000000; echo last")).await.unwrap();
     assert!(done.output.starts_with("first\ny\n") && done.output.ends_with("y\nlast\n"));
     assert!(done.output.len() < 1_100);
     assert_eq!(done.omitted, 20_000_000 + 6 + 5 - 1_000);
@@ -149,7 +153,8 @@ async fn what_is_left_in_the_background_ends_with_the_command() {
     // It holds the pipe open: the drain has a limit of its own.
     let (token, began) = (token(), Instant::now());
     let script = Script::new(format!("echo hello; sleep {token} & setsid sleep {token} &"));
-    let done = runner(|policy| policy.drain = Duration::from_millis(300)).run(script).await.unwrap();
+    let done =
+        runner(|policy| policy.drain = Duration::from_millis(300)).run(script).await.unwrap();
     assert_eq!((done.output.as_str(), done.end), ("hello\n", CommandEnd::Exited(0)));
     assert_eq!((done.leftovers, done.survivors), (2, 0));
     assert!(began.elapsed() < IN_TIME && alive(&token).is_empty());

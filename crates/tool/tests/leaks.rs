@@ -26,7 +26,8 @@ async fn one(at: usize) {
             assert_eq!(done.output, "hello\n");
         }
         1 => {
-            let left = Script::new(format!("setsid sleep {token} >/dev/null 2>&1 & sleep {token} &"));
+            let left =
+                Script::new(format!("setsid sleep {token} >/dev/null 2>&1 & sleep {token} &"));
             assert_eq!(runner.run(left).await.unwrap().end, CommandEnd::Exited(0));
         }
         2 => {

@@ -66,13 +66,19 @@ impl<'de, F: FnMut(&str, &str)> Visitor<'de> for Texts<'_, F> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let Self { name, found, .. } = self;
-        while items.next_element_seed(Texts { name, found: &mut *found, object: false })?.is_some() {}
+        while items.next_element_seed(Texts { name, found: &mut *found, object: false })?.is_some()
+        {
+        }
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         while let Some(name) = fields.next_key::<String>()? {
-            fields.next_value_seed(Texts { name: &name, found: &mut *self.found, object: false })?;
+            fields.next_value_seed(Texts {
+                name: &name,
+                found: &mut *self.found,
+                object: false,
+            })?;
         }
         Ok(())
     }
@@ -90,7 +96,11 @@ mod tests {
             (object, all.join(" "))
         };
         for (json, object, found) in [
-            (r#"{"path":"a","n":1,"deep":{"paths":["b",["c"],{"path":"d"}]}}"#, true, "path=a paths=b paths=c path=d"),
+            (
+                r#"{"path":"a","n":1,"deep":{"paths":["b",["c"],{"path":"d"}]}}"#,
+                true,
+                "path=a paths=b paths=c path=d",
+            ),
             (r#"{"path":"first","path":"last"}"#, true, "path=first path=last"),
             (r#"{"p\u0061th":"\u0061"}"#, true, "path=a"),
             ("{}", true, ""),

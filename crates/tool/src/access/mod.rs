@@ -110,7 +110,8 @@ impl<S> Layer<S> for ToolPolicyLayer {
 impl ReadyProfile {
     fn new(profile: &AccessProfile) -> Self {
         let hosts = profile.hosts.as_ref();
-        let hosts = hosts.map(|all| all.iter().filter_map(|host| HostPattern::parse(host)).collect());
+        let hosts =
+            hosts.map(|all| all.iter().filter_map(|host| HostPattern::parse(host)).collect());
         let base = profile.base.clone();
         let base = base.or_else(|| profile.roots.as_ref().and_then(|roots| roots.first().cloned()));
         let base = base.or_else(|| std::env::current_dir().ok());
@@ -121,10 +122,10 @@ impl ReadyProfile {
     fn check(&self, call: &ToolCall, arguments: &[&ToolArguments]) -> Result<(), Denied> {
         let profile = &self.profile;
         if profile.refused_tools.iter().any(|tool| tool.eq_ignore_ascii_case(&call.name)) {
-            return Err(Denied { why: "tool", text: "This agent may not use this tool".to_owned() });
-        }
-        if self.profile.allows_all() {
-            return Ok(());
+            return Err(Denied {
+                why: "tool",
+                text: "This agent may not use this tool".to_owned(),
+            });
         }
         let is = |of: fn(&ToolArguments) -> &Vec<String>, name: &str| {
             arguments.iter().any(|names| of(names).iter().any(|known| known == name))
@@ -144,7 +145,8 @@ impl ReadyProfile {
             }
         });
         if result.is_ok() && !object && !arguments.is_empty() {
-            let text = "Its arguments are not a JSON object, so what it would touch can not be checked";
+            let text =
+                "Its arguments are not a JSON object, so what it would touch can not be checked";
             return Err(Denied { why: "arguments", text: text.to_owned() });
         }
         result
@@ -154,7 +156,9 @@ impl ReadyProfile {
         let denied = |why, text| Err(Denied { why, text });
         let shown = head(text, 200);
         let path = text.strip_prefix("file://").unwrap_or(text);
-        let Some(roots) = &self.profile.roots else { return self.check_file(&self.base.join(path)) };
+        let Some(roots) = &self.profile.roots else {
+            return self.check_file(&self.base.join(path));
+        };
         if path.starts_with('~') || path.contains(['\0', '\\']) {
             let text = format!("Where `{shown}` leads can not be checked; write the whole path");
             return denied("path", text);
@@ -167,7 +171,8 @@ impl ReadyProfile {
             paths::resolve(root, Path::new("/")).is_some_and(|root| path.starts_with(root))
         });
         if !inside {
-            let allowed: Vec<_> = roots.iter().map(|root| format!("`{}`", root.display())).collect();
+            let allowed: Vec<_> =
+                roots.iter().map(|root| format!("`{}`", root.display())).collect();
             let allowed = match allowed.is_empty() {
                 true => "It may use no files".to_owned(),
                 false => format!("Use files in {}", allowed.join(", ")),
@@ -211,7 +216,8 @@ impl ReadyProfile {
             true => "It may call no host".to_owned(),
             false => format!("It may call {}", allowed.collect::<Vec<_>>().join(", ")),
         };
-        let text = format!("The host of `{}` is not one that it may call. {allowed}", head(url, 200));
+        let text =
+            format!("The host of `{}` is not one that it may call. {allowed}", head(url, 200));
         Err(Denied { why: "host", text })
     }
 }
@@ -223,6 +229,9 @@ impl Access {
         let Some(profile) = own.or_else(|| self.profiles.get(&self.policy.default)) else {
             return Ok(());
         };
+        if profile.profile.allows_all() {
+            return Ok(());
+        }
         let names = [self.policy.arguments.get("*"), self.policy.arguments.get(&call.name)];
         let names: Vec<_> = names.into_iter().flatten().collect();
         profile.check(call, &names)

@@ -147,11 +147,6 @@ impl AccessProfile {
         if self.max_file_bytes == Some(0) {
             return Err(PolicyError::Zero("max_file_bytes", ", or leave it out for no limit"));
         }
-        let base = self.base.is_some() || self.roots.as_ref().is_none_or(|roots| !roots.is_empty());
-        let none_at_all = self.roots.as_ref().is_some_and(Vec::is_empty);
-        if !base && !none_at_all {
-            return Err(PolicyError::NoBase(name.to_owned()));
-        }
         Ok(())
     }
 

@@ -5,7 +5,10 @@ use std::{borrow::Cow, time::Duration};
 use steadfast_chat::ToolFailureKind;
 use steadfast_core::{
     Permit, PermitKind, Reason,
-    circuit::{Blame, Circuit, CircuitCause, CircuitSnapshot, CircuitState, CircuitVerdict, Moment, Transition, Weight},
+    circuit::{
+        Blame, Circuit, CircuitCause, CircuitSnapshot, CircuitState, CircuitVerdict, Moment,
+        Transition, Weight,
+    },
 };
 use tokio::time::Instant;
 
@@ -63,7 +66,11 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallEnd<'a> {
     Success,
-    Failed { kind: ToolFailureKind, tag: Option<&'a Cow<'static, str>>, text: &'a str },
+    Failed {
+        kind: ToolFailureKind,
+        tag: Option<&'a Cow<'static, str>>,
+        text: &'a str,
+    },
     /// Nobody waited for it.
     Cancelled,
 }
@@ -129,7 +136,13 @@ fn verdict(end: CallEnd<'_>, proof: bool, probe: bool, rest: Duration) -> Circui
         _ => Reason::Unknown,
     };
     let weight = if proof { Weight::Proof } else { Weight::Hard };
-    CircuitVerdict::Failure(Blame { weight, reason, cooldown: rest, hinted: false, permanent: false })
+    CircuitVerdict::Failure(Blame {
+        weight,
+        reason,
+        cooldown: rest,
+        hinted: false,
+        permanent: false,
+    })
 }
 
 impl Circuits {
@@ -233,7 +246,8 @@ impl Circuits {
 
     /// Where the entry is; made if there is none.
     fn position(&mut self, now: Instant, tool: &str, call: Option<u64>) -> usize {
-        let known = self.entries.iter().position(|entry| entry.call == call && *entry.tool == *tool);
+        let known =
+            self.entries.iter().position(|entry| entry.call == call && *entry.tool == *tool);
         if let Some(at) = known {
             return at;
         }
@@ -332,10 +346,13 @@ impl Entry {
     fn count(&mut self, transition: &Transition, now: Instant) {
         self.failures = match transition.cause {
             CircuitCause::ProbeFailed => self.failures + 1,
-            _ => {
-                let row = self.circuit.snapshot(now).consecutive;
-                self.tags.iter().map(|(_, count)| *count).chain([row]).max().unwrap_or(row)
+            // The row that it took may not be the latest one.
+            CircuitCause::Consecutive => {
+                let latest = self.circuit.snapshot(now).consecutive;
+                self.circuit.policy().consecutive.unwrap_or(0).max(latest)
             }
+            CircuitCause::Proof => self.tags.iter().map(|(_, count)| *count).max().unwrap_or(0),
+            _ => self.failures,
         };
     }
 

@@ -147,11 +147,17 @@ fn text(tool: &str, blocked: &Blocked) -> String {
         last => format!(" The last failure: \"{last}\"."),
     };
     let instead = match whole_tool {
-        true => "Do not call it for now: use another tool, do another part of the task, or report what you could not do.",
-        false => "Do not repeat it: change the arguments, use another tool, or do another part of the task.",
+        true => {
+            "Do not call it for now: use another tool, do another part of the task, or report what you could not do."
+        }
+        false => {
+            "Do not repeat it: change the arguments, use another tool, or do another part of the task."
+        }
     };
     let wait = wait.as_secs_f64().ceil().max(1.0);
-    format!("`{tool}` was not called, because {what}.{last} {instead} It can be tried once more in {wait} s.")
+    format!(
+        "`{tool}` was not called, because {what}.{last} {instead} It can be tried once more in {wait} s."
+    )
 }
 
 pin_project! {
@@ -174,7 +180,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (Some(inner), Some(pending)) = (this.inner.as_mut().as_pin_mut(), this.pending.as_mut())
+        let (Some(inner), Some(pending)) =
+            (this.inner.as_mut().as_pin_mut(), this.pending.as_mut())
         else {
             let again = "the future of a tool call was polled after it was ready";
             let again = || Failure::refused_fixed(Reason::Unknown, again);

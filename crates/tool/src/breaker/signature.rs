@@ -35,9 +35,8 @@ fn value(hasher: &RandomState, json: &Value) -> u64 {
         }
         // A sum does not depend on the order of the fields.
         Value::Object(fields) => {
-            let field = |(name, json): (&String, &Value)| {
-                hasher.hash_one((name, value(hasher, json)))
-            };
+            let field =
+                |(name, json): (&String, &Value)| hasher.hash_one((name, value(hasher, json)));
             let sum = fields.iter().map(field).fold(0_u64, u64::wrapping_add);
             hasher.hash_one((5_u8, sum))
         }
@@ -60,7 +59,10 @@ mod tests {
             signature(&hasher, &call)
         };
         for (one, other) in [
-            (r#"{"a":1,"b":{"c":2,"d":[3,{"e":4,"f":5}]}}"#, r#"{ "b":{"d":[3,{"f":5,"e":4}],"c":2}, "a":1 }"#),
+            (
+                r#"{"a":1,"b":{"c":2,"d":[3,{"e":4,"f":5}]}}"#,
+                r#"{ "b":{"d":[3,{"f":5,"e":4}],"c":2}, "a":1 }"#,
+            ),
             ("", "{}"),
             (" {} ", "{}"),
             ("not json", " not json "),

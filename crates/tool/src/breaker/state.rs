@@ -242,7 +242,8 @@ impl ToolBreakerHandle {
         let now = Instant::now();
         let mut all = Vec::new();
         for (_, session) in self.0.keyed.entries() {
-            let shown = |name: &Option<Box<str>>| name.as_deref().map(|name| name.to_owned().into());
+            let shown =
+                |name: &Option<Box<str>>| name.as_deref().map(|name| name.to_owned().into());
             let entries = session.circuits.lock().snapshot(now);
             all.extend(entries.into_iter().map(|entry| ToolCircuitSnapshot {
                 tenant: shown(&session.tenant),

@@ -20,6 +20,7 @@ fn failed(kind: ToolFailureKind) -> CallEnd<'static> {
     CallEnd::Failed { kind, tag: None, text: "it broke" }
 }
 
+#[expect(clippy::ptr_arg, reason = "a `CallEnd` has it")]
 fn tagged<'a>(tag: &'a Cow<'static, str>) -> CallEnd<'a> {
     CallEnd::Failed { kind: ToolFailureKind::Failed, tag: Some(tag), text: "it broke" }
 }
@@ -62,7 +63,10 @@ fn the_same_call_is_blocked_after_three_failures_in_a_row() {
     }
     let blocked = all.run("a", 1, fails).unwrap_err();
     assert!(!blocked.whole_tool);
-    assert_eq!((blocked.failures, blocked.wait, &*blocked.last), (3, Duration::from_secs(60), "it broke"));
+    assert_eq!(
+        (blocked.failures, blocked.wait, &*blocked.last),
+        (3, Duration::from_secs(60), "it broke")
+    );
     all.run("a", 2, CallEnd::Success).expect("other arguments");
     all.run("b", 1, CallEnd::Success).expect("another tool");
     // One probe, and only one.

@@ -1,10 +1,6 @@
 //! The thread that ends commands.
 
-use std::{
-    io,
-    sync::OnceLock,
-    time::Duration,
-};
+use std::{io, sync::OnceLock, time::Duration};
 
 use steadfast_core::time::millis;
 use tokio::{

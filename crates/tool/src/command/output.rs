@@ -43,10 +43,8 @@ impl CappedOutput {
         let cut = head.len() - partial_end(&head);
         let begin = tail.iter().take(3).take_while(|byte| is_inner(**byte)).count();
         let omitted = self.omitted + (head.len() - cut + begin) as u64;
-        let (head, tail) = (
-            String::from_utf8_lossy(&head[..cut]),
-            String::from_utf8_lossy(&tail[begin..]),
-        );
+        let (head, tail) =
+            (String::from_utf8_lossy(&head[..cut]), String::from_utf8_lossy(&tail[begin..]));
         (format!("{head}\n[... {omitted} bytes left out ...]\n{tail}"), omitted)
     }
 }

@@ -59,8 +59,21 @@ pub struct CommandPolicy {
 
 /// What programs need to run.
 const INHERIT: [&str; 15] = [
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "TMPDIR", "TMP",
-    "TEMP", "CARGO_HOME", "RUSTUP_HOME",
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TERM",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
 ];
 
 impl Default for CommandPolicy {

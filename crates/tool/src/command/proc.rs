@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_line_of_stat_is_read_whatever_the_name() {
-        let line = "4711 (a) R (b c) Z 1 4700 4699 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 998877 0 0\n";
+        let line =
+            "4711 (a) R (b c) Z 1 4700 4699 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 998877 0 0\n";
         let dead = Process {
             pid: 4711,
             parent: 1,
@@ -86,7 +87,9 @@ mod tests {
         // Its main thread has ended, and another one has not.
         let threads = line.replace("20 0 1 0", "20 0 2 0");
         assert_eq!(parse(&threads), Some(Process { dead: false, ..dead }));
-        for broken in ["", "1", "1 (a", "1 (a) R 2", "x (a) R 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1"] {
+        for broken in
+            ["", "1", "1 (a", "1 (a) R 2", "x (a) R 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1"]
+        {
             assert_eq!(parse(broken), None, "{broken}");
         }
     }

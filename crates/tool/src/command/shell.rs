@@ -8,7 +8,9 @@ use std::{
 };
 
 use serde::Deserialize;
-use steadfast_chat::{RawJson, Tool, ToolCall, ToolFailure, ToolFailureKind, ToolInvocation, ToolResult};
+use steadfast_chat::{
+    RawJson, Tool, ToolCall, ToolFailure, ToolFailureKind, ToolInvocation, ToolResult,
+};
 use steadfast_core::{Deadline, Failure};
 use tower_service::Service;
 
@@ -88,7 +90,11 @@ impl ShellTool {
         }
     }
 
-    async fn run(runner: CommandRunner, call: ToolCall, script: Result<Script, String>) -> ToolResult {
+    async fn run(
+        runner: CommandRunner,
+        call: ToolCall,
+        script: Result<Script, String>,
+    ) -> ToolResult {
         let script = match script {
             Ok(script) => script,
             Err(wrong) => return ToolResult::failed(&call, ToolFailureKind::Arguments, wrong),
@@ -126,7 +132,9 @@ impl<R: ToolInvocation> Service<R> for ShellTool {
 fn script<R: ToolInvocation>(request: &R) -> Result<Script, String> {
     let arguments = serde_json::from_str::<ShellArguments>(&request.call().arguments);
     let arguments = arguments.map_err(|error| {
-        format!("The arguments can not be used: {error}. They are an object with `command`, a text.")
+        format!(
+            "The arguments can not be used: {error}. They are an object with `command`, a text."
+        )
     })?;
     let mut script = Script::new(arguments.command).aborted_by(request.abort().clone());
     if let Some(dir) = arguments.cwd.filter(|dir| !dir.is_empty()) {
@@ -173,7 +181,10 @@ fn result(call: &ToolCall, done: CommandOutput) -> ToolResult {
         add(&format!("[{} processes that it left in the background were ended]", done.leftovers));
     }
     if done.survivors > 0 {
-        add(&format!("[{} of its processes could not be ended and are still running]", done.survivors));
+        add(&format!(
+            "[{} of its processes could not be ended and are still running]",
+            done.survivors
+        ));
     }
     match note {
         Some((kind, note)) => {

@@ -33,9 +33,8 @@ fn processes() -> Vec<(i32, char, i32)> {
 /// Processes that have `token` in their command and are alive.
 pub(crate) fn alive(token: &str) -> Vec<i32> {
     let has = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-            line.windows(token.len()).any(|piece| piece == token.as_bytes())
-        })
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.windows(token.len()).any(|piece| piece == token.as_bytes()))
     };
     let pids = processes().into_iter().filter(|(_, state, _)| *state != 'Z').map(|one| one.0);
     pids.filter(has).filter(|pid| *pid != own()).collect()
