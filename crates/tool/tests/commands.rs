@@ -8,10 +8,18 @@ use std::time::Duration;
 
 use steadfast_tool::{CommandEnd, CommandError, CommandOutput, Script};
 use support::*;
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const IN_TIME: Duration = Duration::from_secs(3);
+
+/// Runs them all at once.
+async fn all<F: Future<Output = ()> + Send + 'static>(tests: impl IntoIterator<Item = F>) {
+    let mut running: JoinSet<()> = tests.into_iter().collect();
+    while let Some(done) = running.join_next().await {
+        done.unwrap();
+    }
+}
 
 async fn run(text: &str) -> CommandOutput {
     runner(|_| {}).run(Script::new(text)).await.unwrap()
@@ -84,14 +92,12 @@ async fn whatever_a_command_has_started_ends_with_its_time() {
         assert_eq!(alive(&token), [] as [i32; 0], "{what}");
         assert!(began.elapsed() < limit + IN_TIME, "{what}: {:?}", began.elapsed());
     };
-    for one in STUBBORN {
-        run_one(one).await;
-    }
+    all(STUBBORN.map(run_one)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_ends_it_and_keeps_the_output() {
-    for (what, text) in STUBBORN {
+    let run_one = |(what, text): (&'static str, &'static str)| async move {
         let token = token();
         let abort = CancellationToken::new();
         let script = Script::new(format!("echo started; {}", text.replace('@', &token)));
@@ -107,12 +113,13 @@ async fn an_abort_ends_it_and_keeps_the_output() {
         assert_eq!((done.end, done.output.as_str()), (CommandEnd::Aborted, "started\n"), "{what}");
         assert_eq!(alive(&token), [] as [i32; 0], "{what}");
         assert!(began.elapsed() < IN_TIME, "{what}: {:?}", began.elapsed());
-    }
+    };
+    all(STUBBORN.map(run_one)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_call_ends_it() {
-    for (what, text) in STUBBORN {
+    let run_one = |(what, text): (&'static str, &'static str)| async move {
         let token = token();
         let script = Script::new(text.replace('@', &token));
         let call = tokio::spawn(async move { runner(|_| {}).run(script).await });
@@ -120,7 +127,8 @@ async fn a_dropped_call_ends_it() {
         tokio::time::sleep(Duration::from_millis(150)).await;
         call.abort();
         assert!(becomes(IN_TIME, || alive(&token).is_empty()).await, "{what}: {:?}", alive(&token));
-    }
+    };
+    all(STUBBORN.map(run_one)).await;
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use steadfast_tool::{CommandEnd, Script};
 use support::*;
+use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orphans_are_reaped_and_no_child_of_anybody_else() {
@@ -19,12 +20,19 @@ async fn orphans_are_reaped_and_no_child_of_anybody_else() {
         }
     });
     let adopting = runner(|policy| policy.subreaper = true);
+    let mut running = JoinSet::new();
     for (what, text) in STUBBORN {
-        let token = token();
-        let script = Script::new(text.replace('@', &token)).within(Duration::from_millis(400));
-        let done = adopting.run(script).await.unwrap();
-        assert_eq!((done.end, done.survivors), (CommandEnd::TimedOut, 0), "{what}");
-        assert_eq!(alive(&token), [] as [i32; 0], "{what}");
+        let adopting = adopting.clone();
+        running.spawn(async move {
+            let token = token();
+            let script = Script::new(text.replace('@', &token)).within(Duration::from_millis(600));
+            let done = adopting.run(script).await.unwrap();
+            assert_eq!((done.end, done.survivors), (CommandEnd::TimedOut, 0), "{what}");
+            assert_eq!(alive(&token), [] as [i32; 0], "{what}");
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        done.unwrap();
     }
     others.await.unwrap();
     let gone = becomes(Duration::from_secs(3), || children().is_empty()).await;

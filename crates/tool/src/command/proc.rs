@@ -9,7 +9,7 @@ pub(super) struct Process {
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
-    /// When it started, in ticks since the machine did: tells processes apart whose number is the same.
+    /// When it started, in ticks since the machine did: two processes of one number differ in it.
     pub(super) start: u64,
     /// It has ended, and its parent has not noticed.
     pub(super) dead: bool,

@@ -385,7 +385,9 @@ impl RunningCommand {
 
     /// Leaves what it has started alone.
     fn release(&mut self) -> TreeEnd {
-        self.tree = None;
+        if let Some(tree) = self.tree.take() {
+            tree.remove_cgroup();
+        }
         TreeEnd::default()
     }
 }

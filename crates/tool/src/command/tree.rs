@@ -38,6 +38,7 @@ pub(super) struct CommandMark {
     /// The name of a variable.
     pub(super) variable: String,
     /// The soft limit of file locks.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no such limit"))]
     pub(super) lock_limit: u64,
 }
 
@@ -130,7 +131,8 @@ impl ProcessTree {
         TreeEnd { ended: ended.saturating_sub(left), left, status }
     }
 
-    fn remove_cgroup(&self) {
+    /// Removes its cgroup, unless a process is still in it.
+    pub(super) fn remove_cgroup(&self) {
         if let Some(cgroup) = &self.cgroup {
             let _ = std::fs::remove_dir(cgroup);
         }
