@@ -198,7 +198,7 @@ impl Watched {
             error = failure.message(),
             "the error of a tool"
         );
-        self.record("failed", reason);
+        self.record(Step::new("tool", "failed"), reason);
         let text = match failure.message() {
             "" => format!("`{}` failed: {reason}.", self.called.tool),
             message => format!("`{}` failed: {message}", self.called.tool),
@@ -217,7 +217,7 @@ impl Watched {
             error = panic,
             "a tool panicked"
         );
-        self.record("panicked", Reason::Unknown);
+        self.record(Step::new("tool", "panicked"), Reason::Unknown);
         let text = format!(
             "`{tool}` failed with an error of its own (a bug in the tool, not in your call). What it had done by \
              then may have taken effect. Use another tool or another way."
@@ -225,9 +225,9 @@ impl Watched {
         self.called.failed(ToolFailureKind::Panicked, text)
     }
 
-    fn record(&self, action: &'static str, reason: Reason) {
+    fn record(&self, step: Step, reason: Reason) {
         let tool = self.called.tool.as_str();
-        self.log.record(|| Step::new("tool", action).with_reason(reason).with_detail(tool));
+        self.log.record(|| step.with_reason(reason).with_detail(tool));
     }
 }
 

@@ -269,9 +269,10 @@ impl Running {
     fn ended(self) -> ToolResult {
         let elapsed = self.began.elapsed();
         let aborted = self.abort.is_cancelled();
-        let (action, count, kind) = match aborted {
-            true => ("aborted", &self.shared.aborted, ToolFailureKind::Aborted),
-            false => ("timed_out", &self.shared.timed_out, ToolFailureKind::TimedOut),
+        let action = if aborted { "aborted" } else { "timed_out" };
+        let (count, kind) = match aborted {
+            true => (&self.shared.aborted, ToolFailureKind::Aborted),
+            false => (&self.shared.timed_out, ToolFailureKind::TimedOut),
         };
         count.fetch_add(1, Ordering::Relaxed);
         let (tool, elapsed_ms) = (self.called.tool.as_str(), millis(elapsed));

@@ -191,6 +191,8 @@ async fn in_a_cgroup_nothing_gets_away() {
     };
     let token = token();
     let grouped = runner(|policy| policy.cgroup = Some(parent.clone().into()));
+    let own = grouped.run(Script::new("cat /proc/self/cgroup")).await.unwrap();
+    assert!(own.output.contains("/steadfast-"), "{}", own.output);
     let hidden = format!(
         "(env -i /usr/bin/setsid /bin/sh -c 'exec >/dev/null 2>&1; (/bin/sleep {token}) & exit' &); exit 4"
     );
