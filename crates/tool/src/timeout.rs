@@ -18,7 +18,10 @@ use steadfast_core::{
     Deadline, Failure, IntoFailure, Reason, RecoveryLog, Step, inner_service,
     time::{later, millis},
 };
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    task::coop::{Unconstrained, unconstrained},
+    time::{Instant, Sleep},
+};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -209,11 +212,12 @@ pin_project! {
     pub struct ToolTimeoutFuture<F> {
         #[pin]
         inner: Option<F>,
-        // Made when the call first has to wait.
+        // Made when the call first has to wait. Both are polled though the tool has used up the task's budget:
+        // one that is always busy would never be ended.
         #[pin]
-        timer: Option<Sleep>,
+        timer: Option<Unconstrained<Sleep>>,
         #[pin]
-        aborted: Option<WaitForCancellationFutureOwned>,
+        aborted: Option<Unconstrained<WaitForCancellationFutureOwned>>,
         running: Option<Running>,
     }
 }
@@ -236,8 +240,10 @@ where
                 Poll::Ready(result) => Some(result),
                 Poll::Pending => {
                     if this.timer.is_none() {
-                        this.timer.set(Some(tokio::time::sleep_until(running.until)));
-                        this.aborted.set(Some(running.abort.clone().cancelled_owned()));
+                        let aborted = running.abort.clone().cancelled_owned();
+                        this.timer
+                            .set(Some(unconstrained(tokio::time::sleep_until(running.until))));
+                        this.aborted.set(Some(unconstrained(aborted)));
                     }
                     let aborted = this.aborted.as_mut().as_pin_mut();
                     if !aborted.is_some_and(|aborted| aborted.poll(cx).is_ready())

@@ -131,6 +131,58 @@ async fn a_dropped_call_ends_it() {
     all(STUBBORN.map(run_one)).await;
 }
 
+/// Before it is started, before it has begun, while it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_may_be_dropped_at_any_time() {
+    let (_, text) = STUBBORN[5];
+    all([0, 1, 2, 3, 5, 8, 13, 21, 34, 55].map(|ms| async move {
+        let token = token();
+        let script = Script::new(text.replace('@', &token));
+        let limit = Duration::from_millis(ms);
+        assert!(tokio::time::timeout(limit, runner(|_| {}).run(script)).await.is_err());
+        // What would still begin has begun by then.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(becomes(IN_TIME, || alive(&token).is_empty()).await, "{ms}: {:?}", alive(&token));
+    }))
+    .await;
+}
+
+/// While it is ended, and while its output is drained.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_may_be_dropped_while_it_ends() {
+    all([("trap '' TERM; sleep @; sleep @", 200), ("sleep @ & exit 0", 5_000)].map(
+        |(text, time)| async move {
+            let token = token();
+            let script = Script::new(text.replace('@', &token));
+            let slowly = runner(|policy| policy.grace = Duration::from_secs(60));
+            let call = slowly.run(script.within(Duration::from_millis(time)));
+            let call = tokio::time::timeout(Duration::from_millis(600), call).await;
+            assert!(call.is_err(), "{text}: it has not ended yet");
+            // Nobody waits for its grace to be over.
+            assert!(becomes(IN_TIME, || alive(&token).is_empty()).await, "{text}");
+        },
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn one_that_writes_without_end_is_ended() {
+    let done = runner(|policy| policy.max_output_bytes = 100)
+        .run(Script::new("yes").within(Duration::from_millis(300)))
+        .await
+        .unwrap();
+    assert_eq!((done.end, done.survivors), (CommandEnd::TimedOut, 0));
+    assert!(done.elapsed < IN_TIME && done.omitted > 100_000, "{done:?}");
+    // In the background, it does not keep the drain from ending.
+    let began = Instant::now();
+    let done = runner(|policy| policy.drain = Duration::from_millis(200))
+        .run(Script::new("yes & exit 3"))
+        .await
+        .unwrap();
+    assert_eq!((done.end, done.leftovers), (CommandEnd::Exited(3), 1));
+    assert!(began.elapsed() < IN_TIME);
+}
+
 #[test]
 fn a_runtime_that_shuts_down_ends_it() {
     let token = token();

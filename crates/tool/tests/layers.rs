@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
-    future::{Future, pending},
+    future::{Future, pending, poll_fn},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -110,6 +111,37 @@ async fn the_earlier_limit_counts() {
         PolicyError::Zero("timeout", "")
     );
     assert_eq!(ToolTimeoutPolicy::default().timeout, secs(120));
+}
+
+/// A tool that is always busy uses up the budget of its task, with which timers are polled.
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_is_always_busy_is_ended() {
+    let busy = || {
+        service_fn(|_: ToolRequest| {
+            poll_fn(|cx| {
+                while let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                    progress.made_progress();
+                }
+                Poll::<Outcome>::Pending
+            })
+        })
+    };
+    let layer = ToolTimeoutLayer::default();
+    let timed = tokio::spawn(run(layer.layer(busy()), call("{}")));
+    let request = call("{}");
+    let abort = request.abort.clone();
+    let aborted = tokio::spawn(run(layer.layer(busy()), request));
+    tokio::task::yield_now().await;
+    abort.cancel();
+    tokio::time::advance(secs(121)).await;
+    for (running, kind) in [(timed, ToolFailureKind::TimedOut), (aborted, ToolFailureKind::Aborted)]
+    {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(running.is_finished(), "{kind:?}");
+        assert_eq!(running.await.unwrap().unwrap().failure_kind(), Some(kind));
+    }
 }
 
 #[tokio::test(start_paused = true)]

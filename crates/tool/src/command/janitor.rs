@@ -64,7 +64,8 @@ impl Ending {
     async fn run(self, done: oneshot::Sender<TreeEnd>) {
         let Self { tree, child, grace, why } = self;
         let began = Instant::now();
-        let end = tree.end(child, grace).await;
+        // A call that is dropped while it is ended has nobody who waits for its grace.
+        let end = tree.end(child, grace, || done.is_closed()).await;
         let (processes, left, elapsed_ms) = (end.ended, end.left, millis(began.elapsed()));
         if left > 0 {
             tracing::event!(

@@ -30,13 +30,13 @@ use super::{
     CommandPolicy,
     janitor::{Ending, Janitor, LEFTOVERS},
     output::CappedOutput,
-    tree::{CommandMark, ProcessTree, TreeEnd},
+    tree::{CommandMark, ProcessTree, TreeEnd, VARIABLE},
 };
 use crate::PolicyError;
 
-/// How the variable begins that marks the processes of a command. Each command has a name of its own, and
-/// they are passed on, so that a command which runs others by this crate ends together with them.
-const MARK: &str = "STEADFAST_COMMAND_";
+/// Reads of one poll. One that writes without end would use up the budget of the task, and its time limit and
+/// abort would not be noticed.
+const READS: usize = 16;
 
 /// How long the last output is read after every process has ended.
 const LAST_OUTPUT: Duration = Duration::from_millis(100);
@@ -264,11 +264,11 @@ impl CommandRunner {
             .process_group(0)
             .env_clear();
         command.envs(std::env::vars_os().filter(|(name, _)| {
-            name.to_str().is_some_and(|name| name.starts_with(MARK) || policy.inherits(name))
+            name.to_str().is_some_and(|name| name.starts_with(VARIABLE) || policy.inherits(name))
         }));
         // No limit that anybody would set.
         let lock_limit = fastrand::u64(1 << 40..1 << 60);
-        let mark = CommandMark { variable: format!("{MARK}{id}"), lock_limit };
+        let mark = CommandMark { variable: format!("{VARIABLE}{id}"), lock_limit };
         command.envs(&policy.env).env(&mark.variable, "1");
         if let Some(dir) = dir {
             command.current_dir(dir);
@@ -416,7 +416,8 @@ impl Reading {
     /// Reads what there is. Ready when no more can come.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut bytes = [0; 8_192];
-        while let Some(pipe) = &mut self.pipe {
+        for _ in 0..READS {
+            let Some(pipe) = &mut self.pipe else { return Poll::Ready(()) };
             let mut buffer = ReadBuf::new(&mut bytes);
             let read = ready!(Pin::new(pipe).poll_read(cx, &mut buffer));
             if read.is_err() || buffer.filled().is_empty() {
@@ -424,7 +425,8 @@ impl Reading {
             }
             self.output.push(buffer.filled());
         }
-        Poll::Ready(())
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Reads to the end, or until `limit`.

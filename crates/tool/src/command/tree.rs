@@ -11,7 +11,11 @@ use super::proc::{self, Process};
 /// How long SIGKILL is repeated until nothing is left; what is left then can not be killed.
 const KILL_LIMIT: Duration = Duration::from_millis(2_500);
 
-/// From one search for processes to the next.
+/// How the variables begin that mark the processes of commands. Each command has a name of its own, and they are
+/// passed on, so that a command which runs others by this crate ends together with them.
+pub(super) const VARIABLE: &str = "STEADFAST_COMMAND_";
+
+/// From one search for processes to the next: longer than a list of them is used.
 const PACE: Duration = Duration::from_millis(15);
 
 /// The processes of one command: of its group, with one of its two marks, in its cgroup, and the children of all
@@ -88,11 +92,16 @@ impl ProcessTree {
     }
 
     /// Ends all of it: SIGTERM, and after `grace` SIGKILL until nothing is left. `child` is the shell, if it has
-    /// not been waited for.
-    pub(super) async fn end(&self, mut child: Option<Child>, grace: Duration) -> TreeEnd {
+    /// not been waited for. When `hurry` becomes true the grace is over.
+    pub(super) async fn end(
+        &self,
+        mut child: Option<Child>,
+        grace: Duration,
+        hurry: impl Fn() -> bool,
+    ) -> TreeEnd {
         let began = Instant::now();
         let (mut ended, mut asked) = (BTreeSet::new(), BTreeSet::new());
-        let (mut status, mut empty) = (None, 0);
+        let (mut status, mut empty, mut kills) = (None, 0, None);
         let left = loop {
             if let Some(running) = &mut child
                 && let Ok(Some(exited)) = running.try_wait()
@@ -107,11 +116,13 @@ impl ProcessTree {
             if empty == 2 {
                 break 0;
             }
-            let elapsed = began.elapsed();
-            if elapsed >= grace + KILL_LIMIT {
-                break alive.len();
+            if began.elapsed() >= grace || hurry() {
+                let since = *kills.get_or_insert_with(Instant::now);
+                if since.elapsed() >= KILL_LIMIT {
+                    break alive.len();
+                }
             }
-            let kill = elapsed >= grace;
+            let kill = kills.is_some();
             for member in &alive {
                 if kill {
                     self.signal(*member, Signal::KILL);
@@ -149,14 +160,13 @@ impl ProcessTree {
         // A group's number is another's once the group is empty and its leader was waited for.
         let group_is_ours = !all.iter().any(|one| one.pid == root && one.start != start);
         let in_cgroup = self.in_cgroup();
-        let (mut members, mut others): (Vec<Process>, Vec<Process>) = all
-            .into_iter()
+        let (mut members, mut others): (Vec<&Process>, Vec<&Process>) = all
+            .iter()
             .filter(|one| one.start >= start && one.pid != own && one.pid != 1)
             .partition(|one| {
                 (group_is_ours && one.group == root)
                     || in_cgroup.contains(&one.pid)
-                    || proc::lock_limit(one.pid) == Some(self.mark.lock_limit)
-                    || (!one.dead && proc::has_variable(one.pid, &self.mark.variable))
+                    || one.has_mark(&self.mark.variable, self.mark.lock_limit)
             });
         // Their children, and the children of these.
         let mut seen = 0;
@@ -165,7 +175,7 @@ impl ProcessTree {
             members.extend(others.extract_if(.., |one| one.parent == parent));
             seen += 1;
         }
-        let orphan = |one: &&Process| one.dead && one.parent == own && one.pid != root;
+        let orphan = |one: &&&Process| one.dead && one.parent == own && one.pid != root;
         Members {
             orphans: members.iter().filter(orphan).map(|one| one.pid).collect(),
             alive: members.iter().filter(|one| !one.dead).map(|one| (one.pid, one.start)).collect(),
