@@ -275,43 +275,47 @@ impl Running {
     fn ended(self) -> ToolResult {
         let elapsed = self.began.elapsed();
         let aborted = self.abort.is_cancelled();
-        let action = if aborted { "aborted" } else { "timed_out" };
         let (count, kind) = match aborted {
             true => (&self.shared.aborted, ToolFailureKind::Aborted),
             false => (&self.shared.timed_out, ToolFailureKind::TimedOut),
         };
         count.fetch_add(1, Ordering::Relaxed);
-        let (tool, elapsed_ms) = (self.called.tool.as_str(), millis(elapsed));
-        if aborted {
-            tracing::event!(
-                name: "steadfast::tool::aborted",
-                target: "steadfast::tool",
-                tracing::Level::INFO,
-                tool,
-                elapsed_ms,
-                "tool call aborted by its caller"
-            );
-        } else {
-            tracing::event!(
-                name: "steadfast::tool::timed_out",
-                target: "steadfast::tool",
-                tracing::Level::WARN,
-                tool,
-                elapsed_ms,
-                "tool call took too long"
-            );
-        }
-        self.log.record(|| {
-            let step = Step::new("tool", action).with_wait(elapsed);
-            let step = step.with_detail(self.called.tool.as_str());
-            if aborted { step } else { step.with_reason(Reason::Timeout) }
-        });
+        report(aborted, &self.called.tool, elapsed, &self.log);
         let text = match aborted {
             true => ABORTED.to_owned(),
             false => timed_out(elapsed),
         };
         self.called.failed(kind, text)
     }
+}
+
+/// Reports a call that was ended, because it was aborted or took too long.
+pub(crate) fn report(aborted: bool, tool: &str, elapsed: Duration, log: &RecoveryLog) {
+    let elapsed_ms = millis(elapsed);
+    if aborted {
+        tracing::event!(
+            name: "steadfast::tool::aborted",
+            target: "steadfast::tool",
+            tracing::Level::INFO,
+            tool,
+            elapsed_ms,
+            "tool call aborted by its caller"
+        );
+    } else {
+        tracing::event!(
+            name: "steadfast::tool::timed_out",
+            target: "steadfast::tool",
+            tracing::Level::WARN,
+            tool,
+            elapsed_ms,
+            "tool call took too long"
+        );
+    }
+    let action = if aborted { "aborted" } else { "timed_out" };
+    log.record(|| {
+        let step = Step::new("tool", action).with_wait(elapsed).with_detail(tool);
+        if aborted { step } else { step.with_reason(Reason::Timeout) }
+    });
 }
 
 /// What the model reads of a call that was aborted.

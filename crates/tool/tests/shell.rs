@@ -116,8 +116,13 @@ async fn a_limit_of_the_layer_keeps_the_output() {
         .service(ShellTool::default());
     let arguments =
         format!(r#"{{"command":"echo half way; setsid sleep {token} & sleep {token}"}}"#);
-    let result = tool.oneshot(request(&arguments)).await.unwrap();
+    let mut request = request(&arguments);
+    request.context = CallContext::recording();
+    let log = request.context.log.clone();
+    let result = tool.oneshot(request).await.unwrap();
     assert_eq!(result.failure_kind(), Some(ToolFailureKind::TimedOut));
+    let steps = log.to_string();
+    assert!(steps.starts_with("tool.timed_out timeout ") && !steps.contains(';'), "{steps}");
     assert!(text(&result).starts_with("half way\n["), "{}", text(&result));
     assert!(alive(&token).is_empty());
 }

@@ -1,6 +1,6 @@
 //! The sessions of one layer, what is reported of them, and the handle.
 
-use std::{borrow::Cow, fmt, hash::BuildHasher, sync::Arc};
+use std::{fmt, hash::BuildHasher, sync::Arc};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
@@ -225,9 +225,9 @@ pub struct ToolBreakerHandle(pub(super) Arc<Sessions>);
 #[non_exhaustive]
 pub struct ToolCircuitSnapshot {
     /// The tenant, when that is known.
-    pub tenant: Option<Cow<'static, str>>,
+    pub tenant: Option<String>,
     /// The task or session, when that is known.
-    pub session: Option<Cow<'static, str>>,
+    pub session: Option<String>,
     /// The tool.
     pub tool: Box<str>,
     /// The whole tool, and not one call with its arguments.
@@ -242,8 +242,7 @@ impl ToolBreakerHandle {
         let now = Instant::now();
         let mut all = Vec::new();
         for (_, session) in self.0.keyed.entries() {
-            let shown =
-                |name: &Option<Box<str>>| name.as_deref().map(|name| name.to_owned().into());
+            let shown = |name: &Option<Box<str>>| name.as_deref().map(str::to_owned);
             let entries = session.circuits.lock().snapshot(now);
             all.extend(entries.into_iter().map(|entry| ToolCircuitSnapshot {
                 tenant: shown(&session.tenant),

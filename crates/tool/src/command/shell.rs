@@ -11,11 +11,11 @@ use serde::Deserialize;
 use steadfast_chat::{
     RawJson, Tool, ToolCall, ToolFailure, ToolFailureKind, ToolInvocation, ToolResult,
 };
-use steadfast_core::{Deadline, Failure};
+use steadfast_core::{Deadline, Failure, RecoveryLog};
 use tower_service::Service;
 
 use super::{CommandEnd, CommandError, CommandOutput, CommandRunner, Script};
-use crate::timeout::{ABORTED, timed_out};
+use crate::timeout::{ABORTED, report, timed_out};
 
 /// A shell as a tool: a service that runs the `command` of each call.
 ///
@@ -93,6 +93,7 @@ impl ShellTool {
     async fn run(
         runner: CommandRunner,
         call: ToolCall,
+        log: RecoveryLog,
         script: Result<Script, String>,
     ) -> ToolResult {
         let script = match script {
@@ -100,7 +101,12 @@ impl ShellTool {
             Err(wrong) => return ToolResult::failed(&call, ToolFailureKind::Arguments, wrong),
         };
         match runner.run(script).await {
-            Ok(done) => result(&call, done),
+            Ok(done) => {
+                if matches!(done.end, CommandEnd::TimedOut | CommandEnd::Aborted) {
+                    report(done.end == CommandEnd::Aborted, &call.name, done.elapsed, &log);
+                }
+                result(&call, done)
+            }
             Err(error @ CommandError::NoFolder(_)) => {
                 ToolResult::failed(&call, ToolFailureKind::Arguments, format!("{error}."))
             }
@@ -123,8 +129,9 @@ impl<R: ToolInvocation> Service<R> for ShellTool {
 
     fn call(&mut self, request: R) -> Self::Future {
         let (runner, call) = (self.runner.clone(), request.call().clone());
+        let log = request.context().log.clone();
         let script = script(&request);
-        Box::pin(async move { Ok(Self::run(runner, call, script).await) })
+        Box::pin(async move { Ok(Self::run(runner, call, log, script).await) })
     }
 }
 
