@@ -61,6 +61,7 @@ fn part(input: &mut Input<'_>, depth: usize) -> Part {
                 .map(|_| part(input, depth + 1))
                 .collect(),
             is_error: input.flag(),
+            failure: None,
             extra: extra(input),
         }),
         6 => Part::Thinking(Thinking {

@@ -4,6 +4,7 @@
 //! conversations share:
 //!
 //! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: the request and the answer.
+//! * [`ToolRequest`] and [`ToolResult`]: a call of a tool, for those who run tools, and what came of it.
 //! * [`transcript`]: what a provider accepts as a conversation, and how to repair one.
 //! * [`surrogates`]: text that was cut in the middle of a character.
 
@@ -11,6 +12,7 @@ mod adapt;
 mod completion;
 mod event;
 mod headers;
+mod invocation;
 mod json;
 mod message;
 mod model_name;
@@ -21,6 +23,7 @@ mod response;
 mod shared;
 pub mod surrogates;
 mod tool;
+mod tool_failure;
 mod track;
 pub mod transcript;
 
@@ -28,6 +31,7 @@ pub use self::{
     completion::Completion,
     event::{Delta, Deltas, Event, Frame, FrameKind},
     headers::ReplyHeaders,
+    invocation::{ToolInvocation, ToolRequest},
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
     model_name::ModelName,
@@ -37,5 +41,6 @@ pub use self::{
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
     tool::{Tool, ToolChoice},
+    tool_failure::{ToolFailure, ToolFailureKind},
     track::TrackedEvents,
 };

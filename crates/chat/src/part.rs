@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Dialect;
 
-use crate::{Extra, RawJson};
+use crate::{Extra, RawJson, ToolFailure};
 
 /// One piece of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +88,8 @@ pub struct ToolResult {
     /// The tool failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
+    /// How it failed, where it was run by this process: for the layers around it, never sent.
+    pub failure: Option<Box<ToolFailure>>,
     /// Other fields of the part.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
     pub extra: Extra,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use steadfast_chat::{ChatRequest, ToolCall, ToolResult};
+use steadfast_chat::{ChatRequest, ToolCall, ToolFailureKind, ToolResult};
 use steadfast_core::RecoveryLog;
 use tokio::time::Instant;
 
@@ -154,13 +154,7 @@ impl SafetyGuardHandle {
 
     /// The answer to a call that was not made: the stop as the call's failed result.
     pub fn refusal(call: &ToolCall, stop: &SafetyStop) -> ToolResult {
-        ToolResult {
-            id: call.id.clone(),
-            name: Some(call.name.clone()),
-            content: vec![steadfast_chat::Part::text(format!("{MARK} {stop}"))],
-            is_error: true,
-            extra: None,
-        }
+        ToolResult::failed(call, ToolFailureKind::Refused, format!("{MARK} {stop}"))
     }
 
     /// Records the result of a call that was made. Advice is also kept for the layer around the model,

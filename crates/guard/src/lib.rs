@@ -192,6 +192,6 @@ pub use self::{
     service::SafetyGuard,
     stop::{Advice, LoopRule, MARK, SafetyStop, StopCause, StopText},
     tasks::TaskId,
-    tool::{GuardedCall, TaskCall, ToolFuture, ToolGuard, ToolGuardLayer},
+    tool::{ToolFuture, ToolGuard, ToolGuardLayer},
     tools::{Kind, ToolSpec},
 };

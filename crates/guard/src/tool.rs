@@ -9,59 +9,13 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::{Part, ToolCall, ToolResult};
+use steadfast_chat::{Part, ToolInvocation, ToolResult};
 use steadfast_core::{Failure, Reason, inner_service};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{GuardVerdict, SafetyGuardHandle, TaskId, signature::CallFacts, tasks::Task};
-
-/// A request to run a tool.
-pub trait GuardedCall {
-    /// The task it belongs to, by the name that the model's requests have in their context
-    /// ([`TaskId::of`]). A call without a task is not guarded.
-    fn task(&self) -> Option<TaskId<'_>>;
-
-    /// The call.
-    fn call(&self) -> &ToolCall;
-}
-
-/// A call of a task: the simplest [`GuardedCall`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct TaskCall {
-    /// The tenant of the task; `None` where there is only one.
-    pub tenant: Option<Arc<str>>,
-    /// The task.
-    pub task: Arc<str>,
-    /// The call.
-    pub call: ToolCall,
-}
-
-impl TaskCall {
-    /// A call of this task.
-    pub fn new(task: impl Into<Arc<str>>, call: ToolCall) -> Self {
-        Self { tenant: None, task: task.into(), call }
-    }
-
-    /// A task of this tenant.
-    #[must_use]
-    pub fn with_tenant(mut self, tenant: impl Into<Arc<str>>) -> Self {
-        self.tenant = Some(tenant.into());
-        self
-    }
-}
-
-impl GuardedCall for TaskCall {
-    fn task(&self) -> Option<TaskId<'_>> {
-        Some(TaskId { tenant: self.tenant.as_deref(), name: &self.task })
-    }
-
-    fn call(&self) -> &ToolCall {
-        &self.call
-    }
-}
 
 /// Puts the guard around a service that runs tools. Made by
 /// [`SafetyGuardHandle::tool_layer`](crate::SafetyGuardHandle::tool_layer).
@@ -79,7 +33,10 @@ impl<S> Layer<S> for ToolGuardLayer {
     }
 }
 
-/// A guarded service that runs tools.
+/// A guarded service that runs tools, for any request that is a [`ToolInvocation`].
+///
+/// The task is that of the request's context ([`TaskId::of`]), as the model's requests have it; a call
+/// without a task or session is not guarded.
 ///
 /// A call that is not allowed is answered with a failed result that says why, so that each call of a
 /// batch has its result. Advice is added to the result that caused it.
@@ -96,7 +53,7 @@ impl<S, R> Service<R> for ToolGuard<S>
 where
     S: Service<R, Response = ToolResult>,
     S::Error: Into<Failure>,
-    R: GuardedCall,
+    R: ToolInvocation,
 {
     type Response = ToolResult;
     type Error = Failure;
@@ -107,7 +64,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let Some(task) = request.task() else {
+        let Some(task) = TaskId::of(request.context()) else {
             return ToolFuture { inner: Some(self.inner.call(request)), seen: None, refused: None };
         };
         let tasks = self.guard.tasks();

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use parking_lot::Mutex;
-use steadfast_chat::{ChatRequest, Message, Part, Role, ToolResult};
+use steadfast_chat::{ChatRequest, Message, Part, Role, ToolRequest, ToolResult};
 use steadfast_core::{CallContext, Failure};
-use steadfast_guard::{GuardPolicy, GuardVerdict, SafetyGuardHandle, TaskCall};
+use steadfast_guard::{GuardPolicy, GuardVerdict, SafetyGuardHandle};
 use support::*;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
@@ -40,7 +40,7 @@ async fn agent(policy: GuardPolicy, setup: Setup, batch: usize, tool: &'static s
     let runs = Arc::new(Mutex::new(0));
     let tools = {
         let runs = runs.clone();
-        let run = service_fn(move |request: TaskCall| {
+        let run = service_fn(move |request: ToolRequest| {
             *runs.lock() += 1;
             let content = vec![Part::text(format!("done: {}", request.call.arguments))];
             let result = ToolResult { id: request.call.id, content, ..ToolResult::default() };
@@ -85,7 +85,7 @@ async fn agent(policy: GuardPolicy, setup: Setup, batch: usize, tool: &'static s
         messages.push(Message::new(Role::Assistant, parts));
         for mut call in calls {
             call.id = format!("{}-{}", messages.len(), call.id);
-            let result = tools.clone().oneshot(TaskCall::new(TASK, call)).await.unwrap();
+            let result = tools.clone().oneshot(tool_request(TASK, call)).await.unwrap();
             let result = ToolResult { id: result.id.split_once('-').unwrap().1.into(), ..result };
             messages.push(Message::new(Role::Tool, vec![Part::ToolResult(result)]));
         }

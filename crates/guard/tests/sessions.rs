@@ -6,9 +6,9 @@ mod support;
 
 use std::collections::HashSet;
 
-use steadfast_chat::{ChatRequest, Message, Part, StopReason, ToolResult};
+use steadfast_chat::{ChatRequest, Message, Part, StopReason, ToolRequest, ToolResult};
 use steadfast_core::{Failure, Reason};
-use steadfast_guard::{MARK, SafetyGuardHandle, SafetyGuardLayer, TaskCall};
+use steadfast_guard::{MARK, SafetyGuardHandle, SafetyGuardLayer};
 use support::*;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
@@ -207,7 +207,7 @@ async fn a_parallel_batch_is_advised_once() {
     // The same where the tools run in this process.
     let guard = SafetyGuardHandle::new(without_limits()).unwrap();
     let tools = ServiceBuilder::new().layer(guard.tool_layer()).service(service_fn(
-        |request: TaskCall| async move {
+        |request: ToolRequest| async move {
             let (id, content) = (request.call.id, vec![Part::text("test result: ok. 1 passed")]);
             Ok::<_, Failure>(ToolResult { id, content, ..ToolResult::default() })
         },
@@ -215,7 +215,7 @@ async fn a_parallel_batch_is_advised_once() {
     guard.answered(TASK);
     let mut advised = 0;
     for run in tests(30) {
-        let request = TaskCall::new(TASK, run.call("x"));
+        let request = tool_request(TASK, run.call("x"));
         let result = tools.clone().oneshot(request).await.unwrap();
         let texts = result.content.iter().filter_map(Part::as_text);
         advised += texts.filter(|text| text.starts_with(MARK)).count();

@@ -6,11 +6,11 @@ mod support;
 use std::time::Duration;
 
 use steadfast_chat::{
-    ChatRequest, Completion, Delta, Part, Role, StopReason, ToolResult,
+    ChatRequest, Completion, Delta, Part, Role, StopReason, ToolRequest, ToolResult,
     transcript::{TranscriptRules, validate},
 };
 use steadfast_core::{CallContext, Dialect, Failure, Reason, RecoveryLog};
-use steadfast_guard::{GuardPolicy, MARK, SafetyGuardHandle, StopAs, TaskCall};
+use steadfast_guard::{GuardPolicy, MARK, SafetyGuardHandle, StopAs};
 use support::*;
 use tokio_stream::StreamExt;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
@@ -285,7 +285,7 @@ async fn time_ends_an_answer_but_not_one_with_a_call() {
 async fn the_tool_layer_answers_every_call() {
     let guard = SafetyGuardHandle::default();
     let tools = ServiceBuilder::new().layer(guard.tool_layer()).service(service_fn(
-        |request: TaskCall| async move {
+        |request: ToolRequest| async move {
             let (id, content) = (request.call.id, vec![Part::text("unchanged")]);
             Ok::<_, Failure>(ToolResult { id, content, ..ToolResult::default() })
         },
@@ -299,7 +299,7 @@ async fn the_tool_layer_answers_every_call() {
     for at in 0..5 {
         let call =
             tool_run("delete_file", &format!(r#"{{"path":"{at}"}}"#), "").call(&at.to_string());
-        let request = TaskCall::new(TASK, call);
+        let request = tool_request(TASK, call);
         results.push(tools.clone().oneshot(request).await.unwrap());
     }
     let failed: Vec<_> = results.iter().map(|result| result.is_error).collect();
@@ -311,7 +311,7 @@ async fn the_tool_layer_answers_every_call() {
     assert_eq!((model.calls(), guard.stops()), (1, 1 + 1));
 
     // Advice is a part of the result.
-    let list = || TaskCall::new("other", tool_run("ls", "{}", "").call("1"));
+    let list = || tool_request("other", tool_run("ls", "{}", "").call("1"));
     let mut last = String::new();
     for _ in 0..3 {
         guard.answered("other");

@@ -13,8 +13,11 @@ use futures_core::Stream;
 use http::{HeaderValue, Method, header};
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
-use steadfast_chat::{ChatRequest, ChatResponse, Event, Events, Head};
-use steadfast_core::{Call, Dialect, Failure, Target};
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Event, Events, Head, Part, ToolCall, ToolFailureKind, ToolRequest,
+    ToolResult,
+};
+use steadfast_core::{Call, CallContext, Dialect, Failure, Reason, Target};
 
 use crate::{Pieces, PinnedBody, PlainRequest, ProbeBody, ProbeEvents};
 
@@ -52,6 +55,12 @@ pub trait Read: Send + 'static {
 
     /// Splits it into head and pieces.
     fn read(self) -> (Self::Head, Self::Pieces);
+
+    /// The failure that it stands for: for services that answer with a failed result where others fail. By
+    /// default none.
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
 }
 
 /// Plain values: a [`PlainRequest`], answered by a [`PlainReply`]. For layers whose replies are
@@ -242,5 +251,50 @@ impl<S: Events + Send + 'static> Read for ChatResponse<S> {
 
     fn read(self) -> (Head, S) {
         self.into_parts()
+    }
+}
+
+/// Tools: a `ToolRequest`, answered by a `ToolResult`, which counts as a failure when it is an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tools;
+
+impl Exchange for Tools {
+    type Request = ToolRequest;
+    type Reply = ToolResult;
+
+    fn request(&self) -> ToolRequest {
+        let call = ToolCall {
+            id: "call_1".into(),
+            name: "probe".into(),
+            arguments: format!(r#"{{"text":"{SECRET}"}}"#),
+            ..ToolCall::default()
+        };
+        ToolRequest::new(CallContext::new().with_target(target()), call)
+    }
+
+    fn same(&self, sent: &ToolRequest, received: &ToolRequest) -> bool {
+        sent.call == received.call && sent.abort.is_cancelled() == received.abort.is_cancelled()
+    }
+
+    fn reply(&self, _: Pieces) -> ToolResult {
+        ToolResult { content: vec![Part::text("answered")], ..ToolResult::default() }
+    }
+}
+
+impl Read for ToolResult {
+    type Head = Self;
+    type Piece = Infallible;
+    type Pieces = NoPieces;
+
+    fn read(self) -> (Self, NoPieces) {
+        (self, NoPieces(PhantomData))
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let text = self.content.iter().find_map(Part::as_text).unwrap_or_default();
+        self.failure_kind().map(|kind| match kind {
+            ToolFailureKind::Refused => Failure::refused(Reason::CircuitOpen, text),
+            _ => Failure::new(Reason::Unknown, text),
+        })
     }
 }

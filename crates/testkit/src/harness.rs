@@ -118,7 +118,10 @@ impl<'a, E: Exchange, L: ContractedLayer<E>> Harness<'a, E, L> {
     ) -> Result<Option<Result<ReplyOf<E, L>, Failure>>, Stuck> {
         let ready = self.task.run(most, |cx| future.as_mut().poll(cx)).await?;
         Ok(ready.map(|result| match result {
-            Ok(reply) => Ok(Reply { pieces: Box::pin(reply.read().1) }),
+            Ok(reply) => match reply.failure() {
+                Some(failure) => Err(failure),
+                None => Ok(Reply { pieces: Box::pin(reply.read().1) }),
+            },
             Err(error) => Err(error.into()),
         }))
     }

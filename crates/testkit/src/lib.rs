@@ -57,7 +57,7 @@
 //! # What to declare about a layer
 //!
 //! A [`Contract`] needs to know how the layer is made and what its requests and replies are:
-//! [`Plain`] values, [`Http`] (or [`PinnedHttp`]), [`Chat`], or an [`Exchange`] of your own. Three
+//! [`Plain`] values, [`Http`] (or [`PinnedHttp`]), [`Chat`], [`Tools`], or an [`Exchange`] of your own. Three
 //! things cannot be observed from outside, and are declared with a closure each: what makes it
 //! [refuse](Contract::refuses), a number of its [state](Contract::state), and how many permits and
 //! leases it [holds](Contract::held). What it does not have is declared with
@@ -137,7 +137,7 @@ pub use self::{
     captured::CapturedEvents,
     contract::{Aspect, Contract, Contracted, ContractedLayer},
     exchange::{
-        Chat, Exchange, Frames, Http, NoPieces, PinnedHttp, Plain, PlainReply, Read, SECRET,
+        Chat, Exchange, Frames, Http, NoPieces, PinnedHttp, Plain, PlainReply, Read, SECRET, Tools,
     },
     macros::{CLAUSES, check_clause, run, verify},
     probe::{Probe, ProbeFuture, ProbeHandle},

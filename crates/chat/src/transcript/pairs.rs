@@ -341,7 +341,7 @@ fn failed(call: &ToolCall) -> Part {
         name: Some(call.name.clone()),
         content: vec![Part::text(NO_RESULT)],
         is_error: true,
-        extra: None,
+        ..ToolResult::default()
     })
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn part(dialect: Dialect, notation: &str) -> Part {
                  have taken effect.",
             )],
             is_error: true,
-            extra: None,
+            ..ToolResult::default()
         }),
         "think" => thinking(Some("sig"), None),
         "unsigned" => thinking(None, None),

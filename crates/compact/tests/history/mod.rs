@@ -200,7 +200,7 @@ impl Writer {
                 name: gemini.then(|| name.into()),
                 content,
                 is_error: self.ids.is_multiple_of(7),
-                extra: None,
+                ..ToolResult::default()
             }));
         }
         self.push(Role::Assistant, parts_out);

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, StopReason, ToolCall,
-    ToolResult,
+    ToolRequest, ToolResult,
 };
 use steadfast_core::{CallContext, Dialect, Failure};
 use steadfast_guard::{
@@ -78,6 +78,11 @@ pub(crate) fn one_by_one(calls: impl IntoIterator<Item = ToolRun>) -> Vec<Vec<To
 
 pub(crate) fn request(rounds: &[Vec<ToolRun>]) -> ChatRequest {
     ChatRequest::new(history(rounds))
+}
+
+/// A call of the task `task`, for the tools.
+pub(crate) fn tool_request(task: &str, call: ToolCall) -> ToolRequest {
+    ToolRequest::new(CallContext::new().with_task(task), call)
 }
 
 /// A request of the task [`TASK`].

@@ -155,7 +155,7 @@ fn block(raw: Raw<'_>) -> Result<Part, RequestError> {
             let content = fields.get("content", content)?.unwrap_or_default();
             let is_error = fields.get("is_error", flag)?.unwrap_or(false);
             let extra = fields.rest();
-            Part::ToolResult(ToolResult { id, name: None, content, is_error, extra })
+            Part::ToolResult(ToolResult { id, name: None, content, is_error, failure: None, extra })
         }
         "image" | "document" => {
             let kind = if what == "image" { MediaKind::Image } else { MediaKind::Document };

@@ -331,7 +331,7 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
             })?
             .unwrap_or_default(),
     );
-    Ok(ToolResult { id, name: Some(name), content, is_error, extra: fields.rest() })
+    Ok(ToolResult { id, name: Some(name), content, is_error, failure: None, extra: fields.rest() })
 }
 
 /// An answer of a tool as text, and whether it is an error: the text under the names Google

@@ -91,7 +91,7 @@ fn message(raw: Raw<'_>, body: &Bytes) -> Result<Message, RequestError> {
 }
 
 fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
-    Part::ToolResult(ToolResult { id, name, content, is_error: false, extra: None })
+    Part::ToolResult(ToolResult { id, name, content, ..ToolResult::default() })
 }
 
 fn assistant(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
