@@ -88,7 +88,8 @@ pub struct ToolResult {
     /// The tool failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
-    /// How it failed, where it was run by this process: for the layers around it, never sent.
+    /// How it failed, where it was run by this process: for the layers around it, never sent or stored.
+    #[serde(skip)]
     pub failure: Option<Box<ToolFailure>>,
     /// Other fields of the part.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::json::extra")]
