@@ -73,11 +73,9 @@ impl LetterQueue {
 
     /// A message that was not delivered. It is tried again after the backoff, or `at_once`.
     pub(crate) fn add(&self, message: &Announcement, failure: &Failure, at_once: bool) -> Added {
-        if self.ledger.delivered(&message.key).is_some() {
-            return Added::WasDelivered;
-        }
         let now = clock::now_ms();
         let letter = DeadLetter::of(message, failure, now);
+        let was_delivered = self.ledger.delivered(&message.key).is_some();
         let end = self.final_end(&message.key, failure);
         let (mut changed, mut receiver) = (Vec::new(), None);
         let added = {
@@ -86,7 +84,9 @@ impl LetterQueue {
                 return Added::Closed;
             }
             state.accepted += 1;
-            if let Some(end) = end {
+            if was_delivered {
+                Added::WasDelivered
+            } else if let Some(end) = end {
                 changed.push(state.letters.add_ended(letter, end, now));
                 Added::Ended(end)
             } else {

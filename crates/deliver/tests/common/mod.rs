@@ -1,6 +1,6 @@
 //! A channel that misbehaves on command, and what most tests begin with.
 
-#![allow(clippy::unwrap_used, dead_code, reason = "helpers of tests are tests")]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "helpers of tests are tests")]
 
 use std::{
     collections::HashMap,
