@@ -71,10 +71,7 @@ pub(crate) fn parent_failed(message: &Announcement, failure: &Failure) {
         session = &*message.session,
         "the parent did not announce a message, which goes to the channel itself: {failure}",
     );
-    message
-        .context
-        .log
-        .record(|| Step::new(LAYER, "parent_failed").with_reason(failure.reason()));
+    message.context.log.record(|| Step::new(LAYER, "parent_failed").with_reason(failure.reason()));
 }
 
 /// A turn of the parent with these announcements has ended.
@@ -118,17 +115,15 @@ pub(crate) fn dropped(message: &Announcement, failure: &Failure, why: &'static s
         destination = &*message.destination,
         "a message was not delivered and is not kept ({why}): {failure}",
     );
-    message.context.log.record(|| {
-        Step::new(LAYER, "dropped").with_reason(failure.reason()).with_detail(why)
-    });
+    message
+        .context
+        .log
+        .record(|| Step::new(LAYER, "dropped").with_reason(failure.reason()).with_detail(why));
 }
 
 /// A message is a dead letter from now on. The step is the message's.
 pub(crate) fn kept(message: &Announcement, failure: &Failure) {
-    message
-        .context
-        .log
-        .record(|| Step::new(LAYER, "dead_lettered").with_reason(failure.reason()));
+    message.context.log.record(|| Step::new(LAYER, "dead_lettered").with_reason(failure.reason()));
 }
 
 /// A letter has come into the queue, an attempt has failed, or it has ended.

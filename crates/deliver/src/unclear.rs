@@ -59,8 +59,14 @@ mod tests {
             (Failure::new(Reason::Unknown, "any"), false),
             (Failure::refused(Reason::Network, "no address"), false),
             (Failure::new(Reason::Network, "").with_evidence("transport:dns"), false),
-            (Failure::new(Reason::Network, "").with_source(io(io::ErrorKind::ConnectionRefused)), false),
-            (Failure::new(Reason::Network, "").with_source(io(io::ErrorKind::ConnectionReset)), true),
+            (
+                Failure::new(Reason::Network, "").with_source(io(io::ErrorKind::ConnectionRefused)),
+                false,
+            ),
+            (
+                Failure::new(Reason::Network, "").with_source(io(io::ErrorKind::ConnectionReset)),
+                true,
+            ),
             (Failure::new(Reason::ServerError, "").with_delivered(), true),
         ] {
             assert_eq!(is_unclear(&failure), unclear, "{failure:?}");

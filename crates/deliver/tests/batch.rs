@@ -123,10 +123,9 @@ async fn beyond_the_sessions_nobody_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_gives_up_withdraws_its_announcement() {
     // While the batch collects: the others are announced. In the turn: the others go directly, at once.
-    for (at, route, turns) in [
-        (secs(1), DeliveryRoute::Parent, "b"),
-        (secs(4), DeliveryRoute::Direct, "a b"),
-    ] {
+    for (at, route, turns) in
+        [(secs(1), DeliveryRoute::Parent, "b"), (secs(4), DeliveryRoute::Direct, "a b")]
+    {
         let fixture = fixture(Some(secs(10)), BatchPolicy::default());
         let (first, second) = (fixture.send("a", "s"), fixture.send("b", "s"));
         tokio::time::sleep(at).await;

@@ -107,7 +107,8 @@ async fn a_ledger_cut_at_every_byte_is_read() {
         fs::write(&file, &whole[..length]).unwrap();
         let ledger = DeliveryLedger::open(&folder, LedgerPolicy::default()).await.unwrap();
         // A record whose line feed alone is missing is whole.
-        let records = whole[..length].split(|byte| *byte == b'\n').filter(|line| line.ends_with(b"}}"));
+        let records =
+            whole[..length].split(|byte| *byte == b'\n').filter(|line| line.ends_with(b"}}"));
         assert_eq!(ledger.snapshot().delivered, records.count(), "cut at {length}");
         ledger.close().await;
     }

@@ -36,8 +36,7 @@ async fn stack_with(policy: LetterQueuePolicy) -> Stack {
         .layer(SendOnceLayer::new(ledger.clone()))
         .service(channel.clone());
     let locked = steadfast_deliver::DeliveryFolder::open(folder.path()).await.unwrap();
-    let letters =
-        DeadLetters::open(&locked, policy, ledger.clone(), direct.clone()).await.unwrap();
+    let letters = DeadLetters::open(&locked, policy, ledger.clone(), direct.clone()).await.unwrap();
     let parent = Channel::default();
     parent.set_all(Mode::Down);
     let service = ServiceBuilder::new()
@@ -71,11 +70,19 @@ async fn a_channel_down_slow_flapping_and_down_for_an_hour() {
     type Script = fn(u64) -> Mode;
     let scripts: [(&str, Script, bool); 6] = [
         ("down for ten minutes", |at| if at < 600 { Mode::Down } else { Mode::Up }, true),
-        ("unreachable for half an hour", |at| if at < 1_800 { Mode::Refused } else { Mode::Up }, true),
+        (
+            "unreachable for half an hour",
+            |at| if at < 1_800 { Mode::Refused } else { Mode::Up },
+            true,
+        ),
         ("slow", |_| Mode::Slow(secs(45)), true),
         ("flapping", |at| if at / 7 % 2 == 0 { Mode::Down } else { Mode::Up }, true),
         ("limited", |at| if at < 300 { Mode::Limited(100) } else { Mode::Up }, true),
-        ("down for longer than an hour", |at| if at < 4_500 { Mode::Down } else { Mode::Up }, false),
+        (
+            "down for longer than an hour",
+            |at| if at < 4_500 { Mode::Down } else { Mode::Up },
+            false,
+        ),
     ];
     for (name, script, all_read) in scripts {
         let stack = stack().await;
@@ -271,7 +278,8 @@ async fn dropped_at_any_moment_a_message_is_delivered_once() {
     // The parent hangs for 30 s, the channel is down for a while: every state of every layer.
     let moments = (0..46).map(|second| ms(second * 1_000 + 500));
     for at in moments {
-        let (folder, channel, ledger) = (tempfile::tempdir().unwrap(), Channel::default(), ledger());
+        let (folder, channel, ledger) =
+            (tempfile::tempdir().unwrap(), Channel::default(), ledger());
         channel.set_all(Mode::Down);
         let direct = ServiceBuilder::new()
             .layer(DeliveryRetryLayer::default())
@@ -367,7 +375,10 @@ async fn a_restart_goes_on_where_it_was() {
     let list = letters.list();
     assert_eq!((keys(&list), ends(&list)), (vec!["a"], vec!["b discarded".to_owned()]));
     let again = list.waiting[0].to_announcement();
-    assert_eq!((&*again.session, again.context.tenant(), &*again.text), ("s", Some("t"), "the text of a"));
+    assert_eq!(
+        (&*again.session, again.context.tenant(), &*again.text),
+        ("s", Some("t"), "the text of a")
+    );
     assert_eq!(list.waiting[0].attempts, 1);
     tokio::time::sleep(secs(400)).await;
     assert_eq!(channel.sent(), ["a"]);

@@ -48,9 +48,17 @@ impl BatchPolicy {
     ///
     /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        positive("window", &self.window, "set how long to wait for others, such as 2 s; not to wait, leave the layer out")?;
+        positive(
+            "window",
+            &self.window,
+            "set how long to wait for others, such as 2 s; not to wait, leave the layer out",
+        )?;
         positive("turn_timeout", &self.turn_timeout, "set how long a turn may take, such as 30 s")?;
         positive("announcements", &self.announcements, "set at least 1 for a turn")?;
-        positive("sessions", &self.sessions, "set at least 1 session; not to wait, leave the layer out")
+        positive(
+            "sessions",
+            &self.sessions,
+            "set at least 1 session; not to wait, leave the layer out",
+        )
     }
 }

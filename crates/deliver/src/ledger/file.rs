@@ -1,10 +1,6 @@
 //! The ledger's file.
 
-use std::{
-    collections::VecDeque,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::VecDeque, path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use steadfast_store::{AppendLog, FileRepair, StoreError};

@@ -1,12 +1,6 @@
 //! The ledger, as layers and people use it.
 
-use std::{
-    collections::HashMap,
-    error::Error,
-    fmt,
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{collections::HashMap, error::Error, fmt, sync::Arc, time::SystemTime};
 
 use parking_lot::Mutex;
 use steadfast_core::{Failure, Reason};
@@ -201,7 +195,8 @@ impl SendGuard {
 impl Drop for SendGuard {
     fn drop(&mut self) {
         if self.outcome.is_some() {
-            let lost = Failure::new(Reason::Cancelled, "the send was ended before its outcome was known");
+            let lost =
+                Failure::new(Reason::Cancelled, "the send was ended before its outcome was known");
             self.end(Err(SharedFailure::new(lost.with_delivered())));
         }
     }

@@ -13,7 +13,10 @@ pub struct LedgerPolicy {
     /// The most keys; the oldest goes first. 10,000: a message every nine seconds for a day, in two megabytes.
     pub keys: usize,
     /// How long a key is remembered. 24 h: many times as long as any retry or letter lives.
-    #[cfg_attr(feature = "serde", serde(rename = "age_s", with = "steadfast_core::config::Seconds"))]
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "age_s", with = "steadfast_core::config::Seconds")
+    )]
     pub age: Duration,
     /// How long a send may take before it is given up, and nobody knows whether it was sent. 5 min: longer than any platform
     /// takes; whoever waits for it has shorter limits, and a send goes on without them.

@@ -109,7 +109,9 @@ async fn ended(
         Ok(Some(Ok(receipt))) => Ok(receipt.clone()),
         Ok(Some(Err(failure))) => Err(failure.to_failure()),
         // The task ends it in any case.
-        Ok(None) | Err(_) => Err(Failure::new(Reason::Cancelled, "the send was lost").with_delivered()),
+        Ok(None) | Err(_) => {
+            Err(Failure::new(Reason::Cancelled, "the send was lost").with_delivered())
+        }
     }
 }
 

@@ -71,7 +71,12 @@ impl LetterBox {
 
     /// A message that has failed just now. A key that waits already is one letter. It is tried after `wait`; at once
     /// with `None`.
-    pub(crate) fn add(&mut self, mut letter: DeadLetter, wait_ms: Option<u64>, now: u64) -> Vec<DeadLetter> {
+    pub(crate) fn add(
+        &mut self,
+        mut letter: DeadLetter,
+        wait_ms: Option<u64>,
+        now: u64,
+    ) -> Vec<DeadLetter> {
         if self.by_key.contains_key(&letter.key) {
             return Vec::new();
         }
@@ -217,7 +222,8 @@ impl LetterBox {
 
     /// Ends what is too old and not being sent.
     pub(crate) fn expire(&mut self, now: u64) -> Vec<DeadLetter> {
-        let old = self.waiting.iter().filter(|(_, one)| one.sending.is_none() && one.letter.is_old(now));
+        let old =
+            self.waiting.iter().filter(|(_, one)| one.sending.is_none() && one.letter.is_old(now));
         let old: Vec<u64> = old.map(|(number, _)| *number).collect();
         old.into_iter().filter_map(|number| self.end(number, LetterEnd::TooOld, now)).collect()
     }

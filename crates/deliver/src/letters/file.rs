@@ -63,7 +63,8 @@ impl LetterFile {
         if self.records <= 2 * self.letters.by_ordinal.len() + 64 {
             return Ok(());
         }
-        self.log.rewrite(self.letters.by_ordinal.iter().map(|(ordinal, letter)| (*ordinal, letter)))?;
+        self.log
+            .rewrite(self.letters.by_ordinal.iter().map(|(ordinal, letter)| (*ordinal, letter)))?;
         self.records = self.letters.by_ordinal.len();
         Ok(())
     }

@@ -48,7 +48,12 @@ struct Accepted {
 }
 
 impl<F> LetterFuture<F> {
-    pub(crate) fn new(delivery: F, message: Announcement, letters: DeadLetters, keeps: bool) -> Self {
+    pub(crate) fn new(
+        delivery: F,
+        message: Announcement,
+        letters: DeadLetters,
+        keeps: bool,
+    ) -> Self {
         let accepted = Accepted { message, letters, keeps, decided: false };
         Self { state: State::Delivering { delivery }, accepted }
     }
@@ -152,6 +157,8 @@ impl Drop for Accepted {
 
 impl<F> fmt::Debug for LetterFuture<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterFuture").field("message", &self.accepted.message).finish_non_exhaustive()
+        f.debug_struct("LetterFuture")
+            .field("message", &self.accepted.message)
+            .finish_non_exhaustive()
     }
 }

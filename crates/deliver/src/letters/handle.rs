@@ -63,8 +63,11 @@ impl DeadLetters {
         service: S,
     ) -> Result<Self, DeliverError>
     where
-        S: Service<Announcement, Response: Into<DeliveryReceipt> + Send, Error: Into<Failure> + Send>
-            + Clone
+        S: Service<
+                Announcement,
+                Response: Into<DeliveryReceipt> + Send,
+                Error: Into<Failure> + Send,
+            > + Clone
             + Send
             + 'static,
         S::Future: Send,
@@ -97,8 +100,11 @@ impl DeadLetters {
         service: S,
     ) -> Result<Self, DeliverError>
     where
-        S: Service<Announcement, Response: Into<DeliveryReceipt> + Send, Error: Into<Failure> + Send>
-            + Clone
+        S: Service<
+                Announcement,
+                Response: Into<DeliveryReceipt> + Send,
+                Error: Into<Failure> + Send,
+            > + Clone
             + Send
             + 'static,
         S::Future: Send,
@@ -110,8 +116,11 @@ impl DeadLetters {
 
     fn start<S>(queue: LetterQueue, service: S) -> Self
     where
-        S: Service<Announcement, Response: Into<DeliveryReceipt> + Send, Error: Into<Failure> + Send>
-            + Clone
+        S: Service<
+                Announcement,
+                Response: Into<DeliveryReceipt> + Send,
+                Error: Into<Failure> + Send,
+            > + Clone
             + Send
             + 'static,
         S::Future: Send,
@@ -128,7 +137,11 @@ impl DeadLetters {
     ///
     /// [`DeliverError::Closed`]; [`DeliverError::Ended`] when the message has ended in a record at once: it may have been
     /// sent, will never be taken, or the queue is full of letters that are being sent.
-    pub async fn keep(&self, message: &Announcement, failure: &Failure) -> Result<bool, DeliverError> {
+    pub async fn keep(
+        &self,
+        message: &Announcement,
+        failure: &Failure,
+    ) -> Result<bool, DeliverError> {
         match self.queue().add(message, failure, false) {
             Added::Waits(receiver) => Ok(self.written(receiver).await),
             Added::WasDelivered => Ok(true),

@@ -6,6 +6,8 @@ mod future;
 mod handle;
 mod layer;
 mod letter;
+#[cfg(test)]
+mod model;
 mod offline;
 mod policy;
 mod queue;

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use steadfast_store::FileRepair;
 
 use super::{
-    DeadLetter, LetterDrain, LetterEnd, LetterQueuePolicy, boxed::LetterBox, file::{LastRecords, LetterFile},
+    DeadLetter, LetterDrain, LetterEnd, LetterQueuePolicy,
+    boxed::LetterBox,
+    file::{LastRecords, LetterFile},
 };
-use crate::{
-    DeliverError, DeliveryFolder, clock, folder::is_missing, journal::JournalFile as _,
-};
+use crate::{DeliverError, DeliveryFolder, clock, folder::is_missing, journal::JournalFile as _};
 
 /// The letters in a folder, as they were when they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -138,9 +138,17 @@ impl LetterQueuePolicy {
         for (field, time, valid) in times {
             positive(field, time, valid)?;
         }
-        positive("retries", &self.retries, "set at least 1; to keep no letters, leave the layer out")?;
+        positive(
+            "retries",
+            &self.retries,
+            "set at least 1; to keep no letters, leave the layer out",
+        )?;
         positive("parallel", &self.parallel, "set at least 1 destination at a time")?;
-        positive("letters", &self.letters, "set at least 1 letter; to keep none, leave the layer out")?;
+        positive(
+            "letters",
+            &self.letters,
+            "set at least 1 letter; to keep none, leave the layer out",
+        )?;
         positive("bytes", &self.bytes, "set how many bytes letters may have, such as 16 MiB")?;
         if backoff.base() >= *max_age {
             return Err(PolicyError::RetryAfterExpiry { first: backoff.base(), max_age: *max_age });

@@ -202,10 +202,7 @@ impl LetterQueue {
     }
 
     /// Changes one letter; whether there was one to change.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut QueueState, u64) -> Option<DeadLetter>,
-    ) -> bool {
+    fn change(&self, change: impl FnOnce(&mut QueueState, u64) -> Option<DeadLetter>) -> bool {
         let now = clock::now_ms();
         let changed = {
             let mut state = self.state.lock();

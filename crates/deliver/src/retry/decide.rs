@@ -54,7 +54,8 @@ fn may_pass(failure: &Failure) -> bool {
         Reason::Timeout => failure.status().is_none(),
         _ => false,
     };
-    by_reason || failure.status().is_some_and(|status| status.is_server_error())
+    by_reason
+        || failure.status().is_some_and(|status| status.is_server_error())
         || failure.status() == Some(StatusCode::TOO_MANY_REQUESTS)
 }
 
@@ -119,9 +120,8 @@ mod tests {
     #[test]
     fn never_beyond_the_deadline() {
         let (policy, mut rng) = (exact(), fastrand::Rng::with_seed(1));
-        let mut left = |ms| {
-            policy.decide(&of(500), 0, Duration::ZERO, Duration::from_millis(ms), &mut rng)
-        };
+        let mut left =
+            |ms| policy.decide(&of(500), 0, Duration::ZERO, Duration::from_millis(ms), &mut rng);
         assert_eq!(left(1_000), RetryDecision::GiveUp("the deadline is earlier"));
         assert_eq!(left(1_001), RetryDecision::Retry(Duration::from_secs(1)));
     }

@@ -7,6 +7,8 @@ mod policy;
 mod service;
 
 pub use self::{
-    future::RetryFuture, layer::{DeliveryRetryHandle, DeliveryRetryLayer, DeliveryRetrySnapshot},
-    policy::DeliveryRetryPolicy, service::DeliveryRetry,
+    future::RetryFuture,
+    layer::{DeliveryRetryHandle, DeliveryRetryLayer, DeliveryRetrySnapshot},
+    policy::DeliveryRetryPolicy,
+    service::DeliveryRetry,
 };

@@ -61,7 +61,11 @@ impl DeliveryRetryPolicy {
     /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
         self.backoff.validate()?;
-        positive("backoff.base", &self.backoff.base(), "set a wait, such as 1 s; for no retry, set `retries` to 0")?;
+        positive(
+            "backoff.base",
+            &self.backoff.base(),
+            "set a wait, such as 1 s; for no retry, set `retries` to 0",
+        )?;
         positive("max_wait", &self.max_wait, "set how long a platform's hint may be, such as 60 s")
     }
 }

@@ -16,7 +16,8 @@ use std::{
 use parking_lot::Mutex;
 use steadfast_core::{Failure, Reason};
 use steadfast_deliver::{
-    Announcement, DeadLetters, DeliveryFolder, DeliveryLedger, LedgerPolicy, LetterQueuePolicy, LetterList,
+    Announcement, DeadLetters, DeliveryFolder, DeliveryLedger, LedgerPolicy, LetterList,
+    LetterQueuePolicy,
 };
 use tokio::time::Instant;
 use tower::Service;
