@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_core::BackoffError;
+use steadfast_core::{Backoff, BackoffError, Jitter};
 
 /// A policy that is invalid, and what would be valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -18,8 +18,8 @@ pub enum PolicyError {
     ),
     /// The first retry of a dead letter would come after it has expired.
     #[error(
-        "the first retry of a letter, after {first:?}, comes after its end, after {max_age:?}; lower the backoff's \
-         base or raise `max_age`"
+        "the first retry of a letter, after {first:?}, comes after its end, after {max_age:?}; lower `base` \
+         or raise `max_age`"
     )]
     RetryAfterExpiry {
         /// The first wait.
@@ -30,6 +30,15 @@ pub enum PolicyError {
     /// The backoff itself is invalid.
     #[error(transparent)]
     Backoff(#[from] BackoffError),
+}
+
+/// The waits of a policy.
+pub(crate) fn backoff(
+    base: Duration,
+    cap: Duration,
+    jitter: Jitter,
+) -> Result<Backoff, BackoffError> {
+    Backoff::new(base, cap)?.with_jitter(jitter)
 }
 
 /// For durations and counts that may not be zero.

@@ -205,6 +205,19 @@ pub(crate) fn not_written(file: &'static str, error: &steadfast_store::StoreErro
     );
 }
 
+/// The disk has not answered for so long that a letter is kept in memory until it does.
+pub(crate) fn slow_disk(file: &'static str, limit: Duration) {
+    event!(
+        name: "steadfast::deliver::not_written",
+        target: "steadfast::deliver",
+        Level::WARN,
+        file,
+        full = false,
+        error = %format_args!("the disk has not answered within {limit:?}"),
+        "{file} is not written within {limit:?}: the record is in memory alone until it is",
+    );
+}
+
 /// What was in memory alone is on the disk.
 pub(crate) fn written_again(file: &'static str, records: usize) {
     event!(

@@ -38,17 +38,15 @@
 //! let folder = DeliveryFolder::open(folder).await?;
 //! let ledger = DeliveryLedger::open(&folder, LedgerPolicy::default()).await?;
 //!
-//! // What letters, replies and whatever the parent does not announce go through.
-//! let direct = ServiceBuilder::new()
-//!     .layer(DeliveryRetryLayer::default())
-//!     .layer(SendOnceLayer::new(ledger.clone()))
-//!     .service(channel);
+//! let once = ServiceBuilder::new().layer(SendOnceLayer::new(ledger.clone())).service(channel);
+//! // Letters go to the channel itself: they have a backoff of their own.
 //! let letters =
-//!     DeadLetters::open(&folder, LetterQueuePolicy::default(), ledger.clone(), direct.clone()).await?;
+//!     DeadLetters::open(&folder, LetterQueuePolicy::default(), ledger.clone(), once.clone()).await?;
 //! let delivery = ServiceBuilder::new()
 //!     .layer(DeadLetterLayer::new(letters.clone()))
 //!     .layer(RouteFallbackLayer::new(parent, ledger.clone()))
-//!     .service(direct);
+//!     .layer(DeliveryRetryLayer::default())
+//!     .service(once);
 //!
 //! let done = Announcement::new("task-7/done", "room-1", "The report is ready.").with_session("ada");
 //! let receipt = delivery.clone().oneshot(done).await?;
@@ -66,8 +64,8 @@
 //! ```text
 //! DeadLetter          outermost: what comes out of it is delivered, kept, or recorded
 //! RouteFallback       with Batch around the parent
-//! DeliveryRetry       what letters use, too
-//! SendOnce            next to the channel
+//! DeliveryRetry
+//! SendOnce            next to the channel; letters are delivered by this
 //! ```
 //!
 //! **Wrong:** `SendOnce` outside `DeliveryRetry`. A send is then all retries with their waits, and a timeout further out waits for a

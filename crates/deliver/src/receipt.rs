@@ -40,7 +40,7 @@ impl fmt::Display for DeliveryRoute {
 pub struct DeliveryReceipt {
     /// By which route the message went.
     pub route: DeliveryRoute,
-    /// What the platform calls the message, where the channel has said so.
+    /// What the platform calls the message, where the channel reports it.
     pub message_id: Option<Arc<str>>,
 }
 

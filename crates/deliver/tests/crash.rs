@@ -131,7 +131,7 @@ fn killed_at_any_instant_each_acknowledged_letter_is_there_once() {
             let number: u64 = key.rsplit('-').next().unwrap().parse().unwrap();
             let found = count.get(&**key).copied().unwrap_or(0);
             // Those that were dropped by hand are forgotten after twenty others.
-            let expected = if number % 3 != 0 { found.min(1) } else { 1 };
+            let expected = if !number.is_multiple_of(3) { found.min(1) } else { 1 };
             assert_eq!(found, expected, "kill {kill}: {key}");
         }
     }

@@ -31,18 +31,16 @@ async fn stack() -> Stack {
 
 async fn stack_with(policy: LetterQueuePolicy) -> Stack {
     let (folder, channel, ledger) = (tempfile::tempdir().unwrap(), Channel::default(), ledger());
-    let direct = ServiceBuilder::new()
-        .layer(DeliveryRetryLayer::default())
-        .layer(SendOnceLayer::new(ledger.clone()))
-        .service(channel.clone());
+    let once = SendOnceLayer::new(ledger.clone()).layer(channel.clone());
     let locked = steadfast_deliver::DeliveryFolder::open(folder.path()).await.unwrap();
-    let letters = DeadLetters::open(&locked, policy, ledger.clone(), direct.clone()).await.unwrap();
+    let letters = DeadLetters::open(&locked, policy, ledger.clone(), once.clone()).await.unwrap();
     let parent = Channel::default();
     parent.set_all(Mode::Down);
     let service = ServiceBuilder::new()
         .layer(DeadLetterLayer::new(letters.clone()))
         .layer(RouteFallbackLayer::new(parent, ledger))
-        .service(direct);
+        .layer(DeliveryRetryLayer::default())
+        .service(once);
     Stack { channel, letters, service: BoxCloneSyncService::new(service), _folder: folder }
 }
 
@@ -120,7 +118,7 @@ async fn a_channel_down_slow_flapping_and_down_for_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn five_retries_in_an_hour_from_the_moment_of_failure() {
     let mut policy = LetterQueuePolicy::comis();
-    policy.backoff = policy.backoff.with_jitter(Jitter::None).unwrap();
+    policy.jitter = Jitter::None;
     let (folder, channel) = (tempfile::tempdir().unwrap(), Channel::default());
     channel.set_all(Mode::Down);
     let events = CapturedEvents::default();

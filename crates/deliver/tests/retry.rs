@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 fn exact(change: impl FnOnce(&mut DeliveryRetryPolicy)) -> DeliveryRetryLayer {
-    let mut policy = DeliveryRetryPolicy::default();
-    policy.backoff = policy.backoff.with_jitter(Jitter::None).unwrap();
+    let mut policy = DeliveryRetryPolicy { jitter: Jitter::None, ..DeliveryRetryPolicy::default() };
     change(&mut policy);
     DeliveryRetryLayer::new(policy).unwrap()
 }

@@ -125,17 +125,17 @@ impl OpenBatch {
     }
 
     /// The turn has ended: everybody learns how. What it has delivered is in the ledger before anybody can do otherwise.
-    pub(crate) fn end(&self, ledger: &DeliveryLedger, result: Result<(), impl Fn() -> Failure>) {
+    pub(crate) fn end(&self, ledger: &DeliveryLedger, failure: Option<&dyn Fn() -> Failure>) {
         let mut state = self.state.lock();
         state.phase = Phase::Ended;
         let members = std::mem::take(&mut state.members);
-        if result.is_ok() {
+        if failure.is_none() {
             members.iter().for_each(|member| ledger.record(&member.message.key));
         }
         drop(state);
         for member in members {
             // It may have gone in the meantime.
-            let _ = member.outcome.send(result.as_ref().map(|()| ()).map_err(|fail| fail()));
+            let _ = member.outcome.send(failure.map_or(Ok(()), |failure| Err(failure())));
         }
     }
 }

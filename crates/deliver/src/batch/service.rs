@@ -102,12 +102,10 @@ where
     };
     panics.disarm();
     event::turn(&first.session, count, outcome);
-    let result = result.map_err(SharedFailure::new);
-    let result = match &result {
-        Ok(()) => Ok(()),
-        Err(failure) => Err(|| failure.to_failure()),
-    };
-    batch.end(&open.ledger, result);
+    match result.map_err(SharedFailure::new) {
+        Ok(()) => batch.end(&open.ledger, None),
+        Err(failure) => batch.end(&open.ledger, Some(&|| failure.to_failure())),
+    }
 }
 
 fn stopped(message: &'static str) -> Failure {
@@ -131,7 +129,7 @@ impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
             let lost = || Failure::new(Reason::Unknown, "the parent's turn was lost");
-            self.first.batch.end(&self.open.ledger, Err(lost));
+            self.first.batch.end(&self.open.ledger, Some(&lost));
         }
     }
 }

@@ -40,7 +40,7 @@ struct State {
 pub(crate) type SendOutcome = Result<DeliveryReceipt, SharedFailure>;
 
 /// How a send begins.
-pub(crate) enum Begun {
+pub(crate) enum SendStart {
     /// It was delivered before.
     Delivered,
     /// Somebody is sending it.
@@ -149,22 +149,22 @@ impl DeliveryLedger {
     }
 
     /// Begins a send, joins the one under way, or finds that there was one.
-    pub(crate) fn begin(&self, key: &Arc<str>) -> Begun {
+    pub(crate) fn begin(&self, key: &Arc<str>) -> SendStart {
         let now = clock::now_ms();
         let mut state = self.0.state.lock();
         if state.keys.get(key, now).is_some() {
             state.repeated += 1;
-            return Begun::Delivered;
+            return SendStart::Delivered;
         }
         if let Some(outcome) = state.sending.get(key).cloned() {
             state.repeated += 1;
-            return Begun::Joined(outcome);
+            return SendStart::Joined(outcome);
         }
         let (sender, receiver) = watch::channel(None);
         state.sending.insert(key.clone(), receiver.clone());
         drop(state);
         let guard = SendGuard { ledger: self.clone(), key: key.clone(), outcome: Some(sender) };
-        Begun::Started(guard, receiver)
+        SendStart::Started(guard, receiver)
     }
 }
 

@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    DeliveryLedger, LedgerEntry,
+    DeliveryLedger, SendStart,
     handle::{SendOutcome, SharedFailure},
 };
 use crate::{Announcement, DeliveryReceipt, DeliveryRoute, event};
@@ -71,15 +71,15 @@ where
 
     fn call(&mut self, message: Announcement) -> SendFuture {
         let outcome = match self.ledger.begin(&message.key) {
-            LedgerEntry::Delivered => {
+            SendStart::Delivered => {
                 event::repeated(&message, "it was delivered before");
                 None
             }
-            LedgerEntry::Joined(outcome) => {
+            SendStart::Joined(outcome) => {
                 event::repeated(&message, "it is being sent");
                 Some(outcome)
             }
-            LedgerEntry::Started(guard, outcome) => {
+            SendStart::Started(guard, outcome) => {
                 let sent = self.inner.call(message);
                 let limit = self.ledger.policy().send_limit;
                 tokio::spawn(async move {

@@ -158,7 +158,13 @@ impl DeadLetters {
         let limit = self.queue().policy.disk_wait;
         async move {
             let Some(receiver) = receiver else { return false };
-            matches!(tokio::time::timeout(limit, receiver).await, Ok(Ok(true)))
+            match tokio::time::timeout(limit, receiver).await {
+                Ok(written) => written.unwrap_or(false),
+                Err(_) => {
+                    event::slow_disk("dead-letters.jsonl", limit);
+                    false
+                }
+            }
         }
     }
 

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use steadfast_core::Backoff;
+use steadfast_core::{Backoff, Jitter};
 
-use crate::{DeliveryKind, PolicyError, error::positive};
+use crate::{
+    DeliveryKind, PolicyError,
+    error::{backoff, positive},
+};
 
 /// What a [`DeadLetterLayer`](crate::DeadLetterLayer) keeps of what could not be delivered; plain fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ impl DeadLetterPolicy {
 /// How [`DeadLetters`](crate::DeadLetters) are delivered, and how many there may be; plain fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct LetterQueuePolicy {
     /// The most retries of a letter by its own backoff. What is drained earlier than that uses none up. 5: what fails five
@@ -57,10 +60,21 @@ pub struct LetterQueuePolicy {
         serde(rename = "max_age_s", with = "steadfast_core::config::Seconds")
     )]
     pub max_age: Duration,
-    /// The wait after each failure, counted from the failure. 90 s, doubling, up to a quarter added: the fifth retry is between
-    /// 46 and 59 minutes after the first failure, so that an outage of most of an hour is outlasted.
-    #[cfg_attr(feature = "serde", serde(flatten))]
-    pub backoff: Backoff,
+    /// The wait after the first failure, counted from the failure; it doubles with each. 90 s: with what is added, the fifth retry
+    /// is between 46 and 59 minutes after the first failure, so that an outage of most of an hour is outlasted.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "base_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub base: Duration,
+    /// The longest of these waits. 1 h, which is never reached by default.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "cap_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub cap: Duration,
+    /// The random part of these waits: up to a quarter added.
+    pub jitter: Jitter,
     /// How long one attempt may take. 30 s, as for a turn of the parent: it blocks the letters of its own destination alone.
     #[cfg_attr(
         feature = "serde",
@@ -97,11 +111,12 @@ pub struct LetterQueuePolicy {
 
 impl Default for LetterQueuePolicy {
     fn default() -> Self {
-        let (base, cap) = (Duration::from_secs(90), Duration::from_secs(3_600));
         Self {
             retries: 5,
             max_age: Duration::from_secs(3_600),
-            backoff: Backoff::new(base, cap).unwrap_or_default(),
+            base: Duration::from_secs(90),
+            cap: Duration::from_secs(3_600),
+            jitter: Jitter::Additive(0.25),
             attempt_timeout: Duration::from_secs(30),
             parallel: 32,
             letters: 1_000,
@@ -120,17 +135,22 @@ impl LetterQueuePolicy {
         Self { retries: 5, max_age: Duration::from_secs(3_600), ..Self::default() }
     }
 
+    /// The waits. Only of a policy that is valid.
+    pub(crate) fn backoff(&self) -> Backoff {
+        backoff(self.base, self.cap, self.jitter).unwrap_or_default()
+    }
+
     /// Checks the policy.
     ///
     /// # Errors
     ///
     /// The first invalid value, and what would be valid.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        self.backoff.validate()?;
-        let Self { backoff, max_age, attempt_timeout, disk_retry, disk_wait, .. } = self;
+        backoff(self.base, self.cap, self.jitter)?;
+        let Self { base, max_age, attempt_timeout, disk_retry, disk_wait, .. } = self;
         let times = [
             ("max_age", max_age, "set how long letters are kept, such as 1 h"),
-            ("backoff.base", &backoff.base(), "set the wait before the first retry, such as 90 s"),
+            ("base", base, "set the wait before the first retry, such as 90 s"),
             ("attempt_timeout", attempt_timeout, "set how long one attempt may take, such as 30 s"),
             ("disk_retry", disk_retry, "set how often a full disk is tried, such as 5 s"),
             ("disk_wait", disk_wait, "set how long a caller waits for the disk, such as 5 s"),
@@ -150,8 +170,8 @@ impl LetterQueuePolicy {
             "set at least 1 letter; to keep none, leave the layer out",
         )?;
         positive("bytes", &self.bytes, "set how many bytes letters may have, such as 16 MiB")?;
-        if backoff.base() >= *max_age {
-            return Err(PolicyError::RetryAfterExpiry { first: backoff.base(), max_age: *max_age });
+        if base >= max_age {
+            return Err(PolicyError::RetryAfterExpiry { first: *base, max_age: *max_age });
         }
         Ok(())
     }

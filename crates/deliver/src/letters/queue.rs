@@ -92,7 +92,7 @@ impl LetterQueue {
             } else {
                 let hint = failure.retry_after().map_or(0, millis);
                 let QueueState { letters, rng, .. } = &mut *state;
-                let backoff = self.policy.backoff.delay(0, std::time::Duration::ZERO, rng);
+                let backoff = self.policy.backoff().delay(0, std::time::Duration::ZERO, rng);
                 let wait = (!at_once).then(|| millis(backoff).max(hint));
                 changed = letters.add(letter, wait, now);
                 match letters.get(&message.key).cloned() {
@@ -161,7 +161,7 @@ impl LetterQueue {
         self.change(|state, now| {
             let QueueState { letters, rng, .. } = state;
             let retry = letters.attempts(key) + 1;
-            let wait = self.policy.backoff.delay(retry, std::time::Duration::ZERO, rng);
+            let wait = self.policy.backoff().delay(retry, std::time::Duration::ZERO, rng);
             letters.failed(key, failed, millis(wait), now)
         });
         end.is_some()

@@ -39,8 +39,8 @@ impl DeliveryRetryPolicy {
         }
         let wait = match failure.retry_after().filter(|hint| !hint.is_zero()) {
             Some(hint) if hint > self.max_wait => return GiveUp("the wait is too long"),
-            Some(hint) => self.backoff.spread(hint, rng),
-            None => self.backoff.delay(retries, previous, rng),
+            Some(hint) => self.backoff().spread(hint, rng),
+            None => self.backoff().delay(retries, previous, rng),
         };
         if wait >= left { GiveUp("the deadline is earlier") } else { Again(wait) }
     }
@@ -71,9 +71,10 @@ mod tests {
     }
 
     fn exact() -> DeliveryRetryPolicy {
-        let policy = DeliveryRetryPolicy::default();
-        let backoff = policy.backoff.with_jitter(steadfast_core::Jitter::None).unwrap();
-        DeliveryRetryPolicy { backoff, ..policy }
+        DeliveryRetryPolicy {
+            jitter: steadfast_core::Jitter::None,
+            ..DeliveryRetryPolicy::default()
+        }
     }
 
     fn of(status: u16) -> Failure {
