@@ -149,9 +149,8 @@ impl LetterBox {
         let due = self.waiting.iter_mut().filter(|(_, one)| {
             &*one.letter.destination == destination && one.is_due(now) && !one.letter.is_old(now)
         });
-        // Those that were tried less come first: one that the platform never takes does not block the others.
-        let (_, one) =
-            due.min_by_key(|(number, one)| (one.letter.attempts, one.letter.next_ms, **number))?;
+        // In their order, but those that were tried less first: one that the platform never takes does not block the others.
+        let (_, one) = due.min_by_key(|(number, one)| (one.letter.attempts, **number))?;
         one.sending = Some(one.letter.next_ms <= now);
         one.drained = false;
         Some(one.letter.clone())
@@ -162,9 +161,13 @@ impl LetterBox {
         self.busy.remove(destination);
     }
 
-    /// It was delivered.
+    /// It was delivered: its destination is well, so what else waits there is due.
     pub(crate) fn delivered(&mut self, key: &str, now: u64) -> Option<DeadLetter> {
-        self.end(*self.by_key.get(key)?, LetterEnd::Delivered, now)
+        let letter = self.end(*self.by_key.get(key)?, LetterEnd::Delivered, now)?;
+        for other in self.waiting.values_mut().filter(|other| other.sending.is_none()) {
+            other.drained |= other.letter.destination == letter.destination;
+        }
+        Some(letter)
     }
 
     /// It was not delivered; it is tried again after `wait_ms`. What else is due at its destination waits as long.

@@ -111,7 +111,8 @@ impl OfflineLetters {
     /// The operating system's error.
     pub fn drain(&mut self, which: &LetterDrain) -> Result<usize, DeliverError> {
         let now = clock::now_ms();
-        let (_, revived) = self.letters.drain(which, now);
+        // One that had ended waits again from here on.
+        let _ = self.letters.drain(which, now);
         let mut changed: Vec<DeadLetter> = Vec::new();
         for letter in self.letters.waiting() {
             let wanted = match which {
@@ -127,7 +128,6 @@ impl OfflineLetters {
                 changed.push(letter);
             }
         }
-        drop(revived);
         self.file.append(&changed)?;
         Ok(changed.len())
     }
