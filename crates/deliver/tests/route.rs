@@ -100,6 +100,19 @@ async fn a_parent_that_has_sent_it_and_hangs_is_no_second_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parent_that_records_what_it_sent_itself_is_believed() {
+    let (ledger, channel) = (ledger(), Channel::default());
+    let recorded = ledger.clone();
+    let parent = tower::service_fn(move |message: Announcement| {
+        recorded.record(&message.key);
+        std::future::ready(Err::<(), _>(common::down()))
+    });
+    let layer = RouteFallbackLayer::new(parent, ledger);
+    let receipt = layer.layer(channel.clone()).oneshot(message("a", "x")).await.unwrap();
+    assert_eq!((receipt.route, channel.calls()), (DeliveryRoute::Repeated, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_channel_s_failure_is_returned() {
     let fixture = fixture(Mode::Down);
     fixture.channel.set_all(Mode::Invalid);

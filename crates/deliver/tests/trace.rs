@@ -44,7 +44,7 @@ async fn every_action_is_traced_once_by_its_name() {
     let send = |message: Announcement| delivery.clone().oneshot(message);
 
     let (first, second) = tokio::join!(send(message("a", "x")), send(message("b", "x")));
-    (first.unwrap(), second.unwrap());
+    first.and(second).unwrap();
     let routed = |key: &str| {
         format!(
             "routed route=\"parent\" why=\"the parent announced it\" key=\"{key}\" kind=\"announcement\" \

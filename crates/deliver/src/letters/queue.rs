@@ -150,8 +150,8 @@ impl LetterQueue {
         self.change(|state, now| state.letters.delivered(key, now));
     }
 
-    /// An attempt has failed: whether the destination may be well, because the letter itself was refused.
-    pub(crate) fn failed(&self, key: &str, failure: &Failure) -> bool {
+    /// An attempt has failed.
+    pub(crate) fn failed(&self, key: &str, failure: &Failure) {
         let end = self.final_end(key, failure);
         let failed = AttemptFailed {
             error: failure.to_string().into(),
@@ -164,7 +164,6 @@ impl LetterQueue {
             let wait = self.policy.backoff().delay(retry, std::time::Duration::ZERO, rng);
             letters.failed(key, failed, millis(wait), now)
         });
-        end.is_some()
     }
 
     pub(crate) fn drain(&self, which: &LetterDrain, why: &'static str) -> usize {

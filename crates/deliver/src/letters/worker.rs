@@ -79,9 +79,8 @@ where
                 Failure::new(Reason::Timeout, message)
             }
         };
-        if !attempt.failed(&failure) {
-            break;
-        }
+        // Ends the round, unless the letter itself was refused: nothing else is due here then.
+        attempt.failed(&failure);
     }
 }
 
@@ -110,10 +109,9 @@ impl Attempt<'_> {
         self.queue.delivered(self.key);
     }
 
-    /// Whether the next letter may be tried: this one itself was refused.
-    fn failed(mut self, failure: &Failure) -> bool {
+    fn failed(mut self, failure: &Failure) {
         self.ended = true;
-        self.queue.failed(self.key, failure)
+        self.queue.failed(self.key, failure);
     }
 }
 
