@@ -7,15 +7,22 @@ mod common;
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
+    fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use common::{Channel, Mode, down, ends, keys, ledger, message, open, open_with};
-use steadfast_deliver::{LetterList, LetterQueuePolicy};
+use steadfast_core::Failure;
+use steadfast_deliver::{
+    Announcement, DeadLetters, DeliveryFolder, DeliveryLedger, LedgerPolicy, LetterDrain,
+    LetterList, LetterQueuePolicy, SendOnceLayer,
+};
+use tower::{Layer, service_fn};
 
 /// For the child: what it does, and in which folder.
 const ROLE: &str = "STEADFAST_DELIVER_CHILD";
@@ -50,6 +57,7 @@ fn child() {
     runtime.unwrap().block_on(async {
         match role {
             "writes" => writes(Path::new(folder)).await,
+            "delivers" => delivers(Path::new(folder)).await,
             "fills" => fills(Path::new(folder)).await,
             _ => panic!("there is no role {role}"),
         }
@@ -139,6 +147,80 @@ fn killed_at_any_instant_each_acknowledged_letter_is_there_once() {
     assert!(acknowledged.len() as u64 >= kills, "the children wrote something");
 }
 
+/// Letters for ever, each reported when it is on the disk, while they are delivered: to a file of the keys that people have read.
+async fn delivers(folder: &Path) {
+    let letters = delivering(folder).await;
+    report("open");
+    for number in 0.. {
+        let key = format!("{}-{number}", std::process::id());
+        letters.keep(&message(&key, &format!("channel {}", number % 5)), &down()).await.unwrap();
+        report(&key);
+        letters.drain(&LetterDrain::All);
+    }
+}
+
+async fn delivering(folder: &Path) -> DeadLetters {
+    let read =
+        Arc::new(File::options().append(true).create(true).open(folder.join("read")).unwrap());
+    let channel = service_fn(move |message: Announcement| {
+        let sent = (&*read).write_all(format!("{}\n", message.key).as_bytes());
+        async move {
+            sent.unwrap();
+            tokio::time::sleep(Duration::from_micros(200)).await;
+            Ok::<_, Failure>(())
+        }
+    });
+    let locked = DeliveryFolder::open(folder.join("state")).await.unwrap();
+    let ledger = DeliveryLedger::open(&locked, LedgerPolicy::default()).await.unwrap();
+    let channel = SendOnceLayer::new(ledger.clone()).layer(channel);
+    DeadLetters::open(&locked, LetterQueuePolicy::default(), ledger, channel).await.unwrap()
+}
+
+#[test]
+fn killed_while_they_are_delivered_letters_are_read_all_the_same() {
+    let kills = env::var("STEADFAST_KILLS").map_or(20, |kills| kills.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = Vec::new();
+    for kill in 0..kills {
+        let mut writer = start("delivers", folder.path(), false);
+        let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+        let mut reports = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("REPORT ").map(str::to_owned));
+        assert_eq!(reports.next().as_deref(), Some("open"), "the writer of kill {kill}");
+        let instant = fastrand::u64(0..20_000);
+        let killer = std::thread::spawn(move || {
+            std::thread::park_timeout(Duration::from_micros(instant));
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        });
+        acknowledged.extend(reports);
+        killer.join().unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let letters = delivering(folder.path()).await;
+        letters.drain(&LetterDrain::All);
+        while letters.snapshot().waiting > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(letters.close().await);
+    });
+    let read = fs::read_to_string(folder.path().join("read")).unwrap();
+    let mut count = BTreeMap::<&str, u64>::new();
+    for key in read.lines() {
+        *count.entry(key).or_default() += 1;
+    }
+    for key in &acknowledged {
+        assert!(count.contains_key(&**key), "{key} was acknowledged and never read");
+    }
+    // The window between a send and its record: at most what was under way at a kill, one a destination and what its record waited
+    // for.
+    let twice: u64 = count.values().map(|count| count - 1).sum();
+    println!("{kills} kills, {} letters, {twice} read twice", count.len());
+    assert!(twice <= 10 * kills, "{twice} were read twice in {kills} kills");
+}
+
 #[tokio::test]
 async fn a_file_cut_at_every_byte_has_the_letters_before_the_cut() {
     let folder = tempfile::tempdir().unwrap();
@@ -215,7 +297,7 @@ async fn fills(folder: &Path) {
     report(&format!("kept {} on disk {on_disk} listed {listed}", letters.snapshot().waiting));
     // Delivering needs no disk.
     letters.keep(&message("well", "up"), &down()).await.unwrap();
-    letters.drain(&steadfast_deliver::LetterDrain::Destination("up".into()));
+    letters.drain(&LetterDrain::Destination("up".into()));
     while channel.sent().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
