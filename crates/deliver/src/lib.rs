@@ -84,9 +84,9 @@
 //! failed is sent again. What *may* have been sent, because the connection broke, is sent again only where `resend_unclear` says that
 //! the platform takes the key; elsewhere it ends in the record [`LetterEnd::Unclear`], and a person decides.
 //!
-//! Two cases remain in which people can read a message twice on a platform that takes no key: the process is killed between the
-//! platform's answer and the ledger's record, and the message is a letter; and a parent that sends by means of its own after its
-//! turn was dropped.
+//! So it is with a letter whose attempt was under way when its process was killed: that it is being sent is on the disk before it is
+//! sent. What remains is a parent that sends by means of its own after its turn was dropped, and a process that is killed while
+//! its disk takes nothing.
 //!
 //! # Cancellation
 //!

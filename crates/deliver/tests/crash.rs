@@ -20,7 +20,7 @@ use common::{Channel, Mode, down, ends, keys, ledger, message, open, open_with};
 use steadfast_core::Failure;
 use steadfast_deliver::{
     Announcement, DeadLetters, DeliveryFolder, DeliveryLedger, LedgerPolicy, LetterDrain,
-    LetterList, LetterQueuePolicy, SendOnceLayer,
+    LetterEnd, LetterList, LetterQueuePolicy, SendOnceLayer,
 };
 use tower::{Layer, service_fn};
 
@@ -173,11 +173,12 @@ async fn delivering(folder: &Path) -> DeadLetters {
     let locked = DeliveryFolder::open(folder.join("state")).await.unwrap();
     let ledger = DeliveryLedger::open(&locked, LedgerPolicy::default()).await.unwrap();
     let channel = SendOnceLayer::new(ledger.clone()).layer(channel);
-    DeadLetters::open(&locked, LetterQueuePolicy::default(), ledger, channel).await.unwrap()
+    let policy = LetterQueuePolicy { ended: 100_000, ..LetterQueuePolicy::default() };
+    DeadLetters::open(&locked, policy, ledger, channel).await.unwrap()
 }
 
 #[test]
-fn killed_while_they_are_delivered_letters_are_read_all_the_same() {
+fn killed_while_they_are_delivered_letters_are_read_once_or_end_in_a_record() {
     let kills = env::var("STEADFAST_KILLS").map_or(20, |kills| kills.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let mut acknowledged = Vec::new();
@@ -198,27 +199,29 @@ fn killed_while_they_are_delivered_letters_are_read_all_the_same() {
         killer.join().unwrap();
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let list = runtime.block_on(async {
         let letters = delivering(folder.path()).await;
         letters.drain(&LetterDrain::All);
         while letters.snapshot().waiting > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(letters.close().await);
+        letters.list()
     });
     let read = fs::read_to_string(folder.path().join("read")).unwrap();
     let mut count = BTreeMap::<&str, u64>::new();
     for key in read.lines() {
         *count.entry(key).or_default() += 1;
     }
+    let twice: Vec<_> = count.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "read twice: {twice:?}");
+    let unclear = |key: &str| {
+        list.ended.iter().any(|one| &*one.key == key && one.end == Some(LetterEnd::Unclear))
+    };
     for key in &acknowledged {
-        assert!(count.contains_key(&**key), "{key} was acknowledged and never read");
+        assert!(count.contains_key(&**key) || unclear(key), "{key} is neither read nor recorded");
     }
-    // The window between a send and its record: at most what was under way at a kill, one a destination and what its record waited
-    // for.
-    let twice: u64 = count.values().map(|count| count - 1).sum();
-    println!("{kills} kills, {} letters, {twice} read twice", count.len());
-    assert!(twice <= 10 * kills, "{twice} were read twice in {kills} kills");
+    println!("{kills} kills, {} acknowledged letters, {} read", acknowledged.len(), count.len());
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio::sync::{oneshot, watch};
 use tower_service::Service;
 
 use super::{
-    LetterDrain, LetterList, LetterQueuePolicy,
+    DeadLetter, LetterDrain, LetterEnd, LetterList, LetterQueuePolicy,
     boxed::LetterBox,
     file::LetterFile,
     queue::{Added, LetterQueue},
@@ -80,8 +80,23 @@ impl DeadLetters {
         let mut found: Vec<_> = file.letters().cloned().collect();
         // In the order in which they came, and had ended.
         found.sort_by_key(|letter| letter.ended_ms.unwrap_or(letter.kept_ms));
-        found.into_iter().for_each(|letter| letters.load(letter, now));
+        let mut decided = Vec::new();
+        for letter in found {
+            let letter = match after_kill(&letter, &policy, &ledger) {
+                Some(end) => {
+                    let ended = letter.ended(end, now);
+                    decided.push(ended.clone());
+                    ended
+                }
+                None => DeadLetter { sending: false, ..letter },
+            };
+            letters.load(letter, now);
+        }
         let journal = Journal::start(file, folder.clone(), policy.disk_retry);
+        for letter in decided {
+            event::letter(&letter);
+            journal.write(letter);
+        }
         Ok(Self::start(LetterQueue::new(policy, ledger, letters, Some(journal)), service))
     }
 
@@ -230,7 +245,8 @@ impl DeadLetters {
     /// Starts no more deliveries, waits for those under way, each of which has its timeout, and writes what is not written
     /// yet. False: not all of it could be. The folder is unlocked when its other clones are gone.
     ///
-    /// Dropped, it goes on by itself.
+    /// Dropped, it goes on by itself. A process that ends without it leaves the letters that were being sent as a killed one does:
+    /// they end [unclear](LetterEnd::Unclear) at the next start, unless the platform takes the key.
     pub async fn close(&self) -> bool {
         let mut closed = self.queue().closed.subscribe();
         self.queue().stop();
@@ -239,6 +255,21 @@ impl DeadLetters {
 
     pub(crate) fn queue(&self) -> &Arc<LetterQueue> {
         &self.0.0
+    }
+}
+
+/// How a letter ends whose attempt was under way when its process was killed; `None`: it waits.
+fn after_kill(
+    letter: &DeadLetter,
+    policy: &LetterQueuePolicy,
+    ledger: &DeliveryLedger,
+) -> Option<LetterEnd> {
+    if !letter.sending {
+        None
+    } else if ledger.delivered(&letter.key).is_some() {
+        Some(LetterEnd::Delivered)
+    } else {
+        (!policy.resend_unclear).then_some(LetterEnd::Unclear)
     }
 }
 

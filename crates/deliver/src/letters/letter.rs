@@ -38,6 +38,9 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// Why it was not delivered the last time; without secrets.
     pub error: Arc<str>,
+    /// An attempt was under way when this was written: in a file that a killed process has left, nobody knows how it ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sending: bool,
     /// How it ended; `None` while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<LetterEnd>,
@@ -115,6 +118,7 @@ impl DeadLetter {
             expires_ms: now,
             attempts: 0,
             error: failure.to_string().into(),
+            sending: false,
             end: None,
             ended_ms: None,
         }
@@ -149,7 +153,7 @@ impl DeadLetter {
             // Nobody needs it again, and it is somebody's message.
             self.text = Arc::from("");
         }
-        (self.end, self.ended_ms) = (Some(end), Some(now));
+        (self.sending, self.end, self.ended_ms) = (false, Some(end), Some(now));
         self
     }
 

@@ -124,6 +124,8 @@ impl OfflineLetters {
                 let age = letter.expires_ms.saturating_sub(letter.kept_ms);
                 let mut letter = letter.clone();
                 (letter.kept_ms, letter.next_ms, letter.attempts) = (now, now, 0);
+                // A person has decided.
+                letter.sending = false;
                 letter.expires_ms = now.saturating_add(age);
                 changed.push(letter);
             }

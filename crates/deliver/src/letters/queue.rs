@@ -136,9 +136,21 @@ impl LetterQueue {
         next
     }
 
-    pub(crate) fn take(&self, destination: &str) -> Option<DeadLetter> {
+    /// The letter to send to this destination now. The receiver learns whether it is on the disk that it is being sent, so that
+    /// it is not sent again if the process is killed; `None` where it may be.
+    pub(crate) fn take(
+        &self,
+        destination: &str,
+    ) -> Option<(DeadLetter, Option<oneshot::Receiver<bool>>)> {
         let mut state = self.state.lock();
-        if state.closing { None } else { state.letters.take(destination, clock::now_ms()) }
+        if state.closing {
+            return None;
+        }
+        let letter = state.letters.take(destination, clock::now_ms())?;
+        let journal = self.journal.as_ref().filter(|_| !self.policy.resend_unclear);
+        let noted =
+            journal.map(|file| file.write_and_wait(DeadLetter { sending: true, ..letter.clone() }));
+        Some((letter, noted))
     }
 
     pub(crate) fn idle(&self, destination: &str) {

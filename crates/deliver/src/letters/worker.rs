@@ -51,8 +51,12 @@ where
 {
     let busy = Busy { queue, destination };
     let queue = &busy.queue;
-    while let Some(letter) = queue.take(&busy.destination) {
+    while let Some((letter, noted)) = queue.take(&busy.destination) {
         let attempt = Attempt { queue, key: &letter.key, ended: false };
+        if let Some(noted) = noted {
+            // A disk that takes nothing does not keep it from being sent.
+            let _ = tokio::time::timeout(queue.policy.disk_wait, noted).await;
+        }
         if queue.ledger.delivered(&letter.key).is_some() {
             attempt.delivered();
             continue;
