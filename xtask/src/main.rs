@@ -20,6 +20,7 @@ mod reload;
 mod sdk;
 mod siege;
 mod tool;
+mod unit;
 mod words;
 mod workspace;
 
@@ -63,6 +64,12 @@ const STEPS: &[Step] = &[
         what: "rustdoc, warnings are errors; files that pages name are there, events in docs/events.md",
         ci: Some(&[]),
         run: Run::Plain(docs),
+    },
+    Step {
+        name: "unit",
+        what: "systemd can read dist/steadfast.service, and it is confined",
+        ci: Some(&[]),
+        run: Run::Plain(unit::run),
     },
     Step {
         name: "template",

@@ -9,11 +9,12 @@ use std::{
 
 use steadfast_core::{
     Reason, Target,
-    circuit::{Circuit, CircuitState, Moment, Transition},
+    circuit::{Circuit, CircuitState, Moment, Restored, Transition},
+    time::WallClock,
 };
 use tokio::{sync::broadcast, time::Instant};
 
-use crate::{BreakerPolicy, BreakerSnapshot, BreakerTransition, state::Breakers};
+use crate::{BreakerPolicy, BreakerSnapshot, BreakerTransition, SavedBreaker, state::Breakers};
 
 /// Looks at the breakers of one layer, and steers them. Cheap to clone.
 ///
@@ -101,6 +102,53 @@ where
     /// there was anything to forget.
     pub fn forget(&self, key: &K) -> bool {
         self.breakers.remove(key)
+    }
+
+    /// The breakers that rest, for another process to go on with; see [`SavedCircuit`]. In no order.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use steadfast_breaker::CircuitBreakerLayer;
+    /// use steadfast_core::{Reason, Target};
+    ///
+    /// let handle = CircuitBreakerLayer::default().handle();
+    /// handle.trip(&Some(Target::new("openai")), Reason::Overloaded, Duration::from_secs(60));
+    /// let saved = handle.save();
+    ///
+    /// // After a restart, before the first call. What is configured no more is left out.
+    /// let handle = CircuitBreakerLayer::default().handle();
+    /// let counts = handle.restore(&saved, |target| target.is_some());
+    /// assert_eq!((counts.restored, counts.unknown), (1, 0));
+    /// assert!(handle.snapshot()[0].circuit.until.is_some());
+    /// ```
+    ///
+    /// [`SavedCircuit`]: steadfast_core::circuit::SavedCircuit
+    pub fn save(&self) -> Vec<SavedBreaker<K>> {
+        let clock = WallClock::now();
+        self.breakers.all().into_iter().filter_map(|breaker| breaker.save(clock)).collect()
+    }
+
+    /// Goes on with the rests of `saved` whose key is `known`, for what is left of them. A breaker that is not
+    /// closed is left as it is. Each that rests by it is reported as opened, with the cause
+    /// [`Restored`](steadfast_core::circuit::CircuitCause::Restored).
+    pub fn restore(&self, saved: &[SavedBreaker<K>], known: impl Fn(&K) -> bool) -> Restored {
+        let clock = WallClock::now();
+        let policy = self.policy();
+        let mut counts = Restored::default();
+        for one in saved {
+            let count = if !known(&one.key) {
+                &mut counts.unknown
+            } else if one.circuit.is_live(&policy.circuit_for(one.routed), clock)
+                && self.breakers.get_or_insert(&one.key, clock.at()).restore(one, clock)
+            {
+                &mut counts.restored
+            } else {
+                &mut counts.expired
+            };
+            *count += 1;
+        }
+        counts
     }
 
     /// Judge and report but refuse nothing (`true`), or refuse again (`false`).

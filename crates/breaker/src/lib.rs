@@ -129,6 +129,7 @@ mod judge;
 mod key;
 mod layer;
 mod policy;
+mod saved;
 mod service;
 mod state;
 
@@ -140,5 +141,6 @@ pub use self::{
     key::{ByTarget, Covers, KeyBy},
     layer::CircuitBreakerLayer,
     policy::BreakerPolicy,
+    saved::SavedBreaker,
     service::CircuitBreaker,
 };

@@ -205,6 +205,12 @@ impl BreakerPolicy {
         }
     }
 
+    /// What the state machine goes by, where failover selects the target (`routed`) or not.
+    pub(crate) fn circuit_for(&self, routed: bool) -> CircuitPolicy {
+        let turns = if routed { self.routed_circuit() } else { None };
+        turns.unwrap_or_else(|| self.circuit())
+    }
+
     /// The same for a target that failover selects; `None` when it is refused like all others.
     pub(crate) fn routed_circuit(&self) -> Option<CircuitPolicy> {
         let dead = self.dead?;

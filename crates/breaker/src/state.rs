@@ -15,12 +15,12 @@ use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
     circuit::{Circuit, CircuitState, CircuitVerdict, Moment, Refused, Transition},
-    time::millis,
+    time::{WallClock, millis},
 };
 use tokio::{sync::broadcast, time::Instant};
 
 use crate::{
-    BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers,
+    BreakerPolicy, BreakerSnapshot, BreakerTransition, Covers, SavedBreaker,
     judge::{in_turns, judge},
 };
 
@@ -78,18 +78,25 @@ struct Counted {
     refused: u64,
     /// It has answered somebody.
     answered: bool,
-    /// Failover decides who is asked. The first call says so.
-    routed: bool,
+    /// Failover decides who is asked. The first call says so, or saved state.
+    routed: Option<bool>,
     /// Here, repetitions take turns.
     takes_turns: bool,
 }
 
 impl Counted {
+    fn set_routed(&mut self, routed: bool, now: Instant) {
+        self.routed = Some(routed);
+        if routed {
+            self.set_policy(self.policy.clone(), now);
+        }
+    }
+
     fn set_policy(&mut self, policy: Arc<BreakerPolicy>, now: Instant) {
         self.policy = policy;
-        let turns = self.policy.routed_circuit().filter(|_| self.routed);
-        self.takes_turns = turns.is_some();
-        self.circuit.set_policy(turns.unwrap_or_else(|| self.policy.circuit()), now);
+        let circuit = self.policy.circuit_for(self.routed == Some(true));
+        self.takes_turns = circuit.turns.is_some();
+        self.circuit.set_policy(circuit, now);
     }
 }
 
@@ -155,7 +162,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             calls: 0,
             refused: 0,
             answered: false,
-            routed: false,
+            routed: None,
             takes_turns: false,
         };
         Self {
@@ -175,10 +182,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
     ) -> Result<Lease, (Refused, bool)> {
         let (admission, takes_turns, timed) = {
             let mut counted = self.counted.lock();
-            if counted.calls == 0 && context.routed.is_some() {
-                counted.routed = true;
-                let policy = counted.policy.clone();
-                counted.set_policy(policy, now);
+            if counted.routed.is_none() {
+                counted.set_routed(context.routed.is_some(), now);
             }
             // A call that is refused has no position in the order.
             let moment = Moment { at: now, order: counted.calls + 1 };
@@ -259,6 +264,30 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             let mut counted = self.counted.lock();
             let now = Moment { at: Instant::now(), order: counted.calls };
             change(&mut counted.circuit, now)
+        };
+        if let Some(transition) = &transition {
+            self.report(transition, None);
+        }
+        transition.is_some()
+    }
+
+    pub(crate) fn save(&self, clock: WallClock) -> Option<SavedBreaker<K>> {
+        let counted = self.counted.lock();
+        let circuit = counted.circuit.save(clock)?;
+        let routed = counted.routed == Some(true);
+        Some(SavedBreaker { key: self.key.clone(), routed, circuit })
+    }
+
+    /// Goes on with what was saved; whether it rests by that.
+    pub(crate) fn restore(&self, saved: &SavedBreaker<K>, clock: WallClock) -> bool {
+        let transition = {
+            let mut counted = self.counted.lock();
+            // Else the first call says so.
+            if counted.routed.is_none() && saved.routed {
+                counted.set_routed(true, clock.at());
+            }
+            let order = counted.calls;
+            counted.circuit.restore(&saved.circuit, clock, order)
         };
         if let Some(transition) = &transition {
             self.report(transition, None);

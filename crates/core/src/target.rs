@@ -136,6 +136,45 @@ impl fmt::Debug for Target {
     }
 }
 
+/// As `provider`, `model` and `credential`, as far as set.
+#[cfg(feature = "serde")]
+mod keys {
+    use std::borrow::Cow;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Target;
+
+    #[derive(Deserialize, Serialize)]
+    #[serde(rename = "Target")]
+    struct Keys<'a> {
+        #[serde(borrow)]
+        provider: Cow<'a, str>,
+        #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+        model: Option<Cow<'a, str>>,
+        #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+        credential: Option<Cow<'a, str>>,
+    }
+
+    impl Serialize for Target {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let keys = Keys {
+                provider: self.provider().into(),
+                model: self.model().map(Into::into),
+                credential: self.credential().map(Into::into),
+            };
+            keys.serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Target {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let Keys { provider, model, credential } = Keys::deserialize(deserializer)?;
+            Ok(Target::of(&provider, model.as_deref(), credential.as_deref()))
+        }
+    }
+}
+
 impl From<&str> for Target {
     /// A provider by its name.
     fn from(provider: &str) -> Self {
@@ -148,6 +187,20 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn its_parts_are_written_apart() {
+        let whole = Target::new("a/b").with_model("c#d\"").with_credential("main");
+        let text = serde_json::to_string(&[Target::new("a"), whole.clone()]).unwrap();
+        assert_eq!(
+            text,
+            r#"[{"provider":"a"},{"provider":"a/b","model":"c#d\"","credential":"main"}]"#
+        );
+        let read: [Target; 2] = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, [Target::new("a"), whole]);
+        assert!(serde_json::from_str::<Target>(r#"{"model":"x"}"#).is_err());
+    }
 
     #[test]
     fn equality_is_by_content() {

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::OnceLock,
     task::{Context, Poll, Waker},
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::{
@@ -129,11 +129,71 @@ pub fn millis(duration: Duration) -> u64 {
 
 /// Wall time, for HTTP dates and logs: the time of the first call, advanced by tokio's clock. So it
 /// follows a paused clock, and never runs backwards.
-#[expect(clippy::disallowed_methods, reason = "the only place that reads wall time")]
 pub fn wall() -> SystemTime {
+    wall_at(Instant::now())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the only place that reads wall time")]
+fn wall_at(at: Instant) -> SystemTime {
     static START: OnceLock<(Instant, SystemTime)> = OnceLock::new();
     let (instant, wall) = START.get_or_init(|| (Instant::now(), SystemTime::now()));
-    *wall + instant.elapsed()
+    match at.checked_duration_since(*instant) {
+        Some(since) => *wall + since,
+        // Paused clocks differ, and several threads can come here at once.
+        None => *wall - instant.saturating_duration_since(at),
+    }
+}
+
+/// One moment by tokio's clock and by the wall: what is kept over a restart has wall time, in milliseconds
+/// since 1970, since an [`Instant`] means nothing to another process.
+#[derive(Clone, Copy, Debug)]
+pub struct WallClock {
+    at: Instant,
+    /// Since 1970.
+    unix: Duration,
+}
+
+impl WallClock {
+    /// Now, by [`wall`].
+    pub fn now() -> Self {
+        let at = Instant::now();
+        Self { at, unix: wall_at(at).duration_since(UNIX_EPOCH).unwrap_or_default() }
+    }
+
+    /// The moment `at`, which is `unix` after 1970.
+    pub const fn new(at: Instant, unix: Duration) -> Self {
+        Self { at, unix }
+    }
+
+    /// By tokio's clock.
+    pub const fn at(self) -> Instant {
+        self.at
+    }
+
+    /// By the wall, in milliseconds since 1970.
+    pub fn unix_ms(self) -> u64 {
+        millis(self.unix)
+    }
+
+    /// `instant` in whole milliseconds since 1970; the same in every process that lasts, as long as nobody changes
+    /// the wall clock.
+    pub fn to_unix_ms(self, instant: Instant) -> u64 {
+        let unix = match instant.checked_duration_since(self.at) {
+            Some(ahead) => self.unix.saturating_add(ahead),
+            None => self.unix.saturating_sub(self.at.saturating_duration_since(instant)),
+        };
+        millis(unix)
+    }
+
+    /// The instant that is `unix_ms` milliseconds after 1970. For one too early to represent, this moment; for one
+    /// too late, in thirty years.
+    pub fn to_instant(self, unix_ms: u64) -> Instant {
+        let unix = Duration::from_millis(unix_ms);
+        match unix.checked_sub(self.unix) {
+            Some(ahead) => later(self.at, ahead),
+            None => self.at.checked_sub(self.unix.saturating_sub(unix)).unwrap_or(self.at),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -151,6 +211,28 @@ mod tests {
         tokio::time::advance(Duration::from_secs(7)).await;
         assert!(deadline.is_past());
         assert_eq!(deadline.remaining(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn instants_have_wall_times() {
+        let clock = WallClock::now();
+        let later = clock.at() + Duration::from_millis(1_500);
+        let earlier = clock.at().checked_sub(Duration::from_millis(700)).unwrap();
+        let times = [earlier, clock.at(), later].map(|instant| clock.to_unix_ms(instant));
+        tokio::time::advance(Duration::from_micros(123_456)).await;
+        let next = WallClock::now();
+        assert_eq!(
+            [earlier, clock.at(), later].map(|at| next.to_unix_ms(at)),
+            times,
+            "always the same"
+        );
+        assert_eq!([times[1] - times[0], times[2] - times[1]], [700, 1_500]);
+        // In whole milliseconds.
+        let exact = WallClock::new(clock.at(), Duration::from_secs(1_000));
+        for ms in [0, 999_999, 1_000_000, 1_000_001, 5_000_000] {
+            assert_eq!(exact.to_unix_ms(exact.to_instant(ms)), ms);
+        }
+        assert!(exact.to_instant(u64::MAX) > exact.at(), "no overflow");
     }
 
     #[tokio::test(start_paused = true)]

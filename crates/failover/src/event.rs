@@ -60,6 +60,16 @@ pub(crate) fn cooled(log: &RecoveryLog, key: &Target, reason: Reason, wait: Dura
     });
 }
 
+/// A target was left alone before this process started, and still is.
+pub(crate) fn restored(key: &Target, reason: Reason, left: Duration) {
+    tracing::info!(
+        name: "steadfast::failover::restored",
+        target: "steadfast::failover",
+        target = %key, reason = reason.as_str(), wait_ms = millis(left),
+        "the target was left alone before the start, and is for what is left of that time"
+    );
+}
+
 /// A person has to act: a key is refused, a bill unpaid, a model gone.
 pub(crate) fn alarm(key: &Target, failure: &Failure) {
     tracing::error!(

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use steadfast_core::{RetryBudget, Scope, Target};
+use steadfast_core::{RetryBudget, Target, circuit::Restored};
 use tokio::{sync::watch, time::Instant};
 
-use crate::{chain::Chain, service::FailoverState, snapshot::FailoverSnapshot};
+use crate::{
+    chain::Chain, registry::scope, saved::SavedHealth, service::FailoverState,
+    snapshot::FailoverSnapshot,
+};
 
 /// Looks at the targets of a layer and steers them. Cheap to clone; works from any thread.
 ///
@@ -44,14 +47,8 @@ impl FailoverHandle {
     /// Leaves `target` alone for `wait`: it is not asked meanwhile, not even by a call that has no other
     /// target. A cooldown that ends later stays.
     pub fn cool(&self, target: &Target, wait: Duration) {
-        let scope = match (target.model(), target.credential()) {
-            (None, None) => Scope::Provider,
-            (Some(_), None) => Scope::Model,
-            (None, Some(_)) => Scope::Credential,
-            (Some(_), Some(_)) => Scope::ModelCredential,
-        };
         let registry = &self.failover.registry;
-        let record = registry.record(target, scope);
+        let record = registry.record(target, scope(target));
         registry.change(&record, Instant::now(), |health, now| health.force(now, wait));
     }
 
@@ -98,6 +95,43 @@ impl FailoverHandle {
     /// more. Calls under way keep what they have, and decide nothing any more.
     pub fn retain(&self, keep: impl Fn(&Target) -> bool) {
         self.failover.registry.retain(keep);
+    }
+
+    /// What cools, for another process to go on with; see
+    /// [`SavedCircuit`](steadfast_core::circuit::SavedCircuit). In no order. Sessions, and shares of failures, are not
+    /// in it, nor is what rests for single callers alone.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use steadfast_core::Target;
+    /// use steadfast_failover::{Chain, CooldownFailoverLayer, TargetSpec};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let chain = Chain::new([TargetSpec::new("openai"), TargetSpec::new("anthropic")])?;
+    /// let handle = CooldownFailoverLayer::new(chain.clone()).handle();
+    /// handle.cool(&Target::new("openai"), Duration::from_secs(60));
+    /// handle.cool(&Target::new("gone"), Duration::from_secs(60));
+    /// let saved = handle.save();
+    ///
+    /// // After a restart, before the first call. What is configured no more is left out.
+    /// let handle = CooldownFailoverLayer::new(chain.clone()).handle();
+    /// let known = |target: &Target| chain.iter().any(|spec| spec.provider == target.provider());
+    /// let counts = handle.restore(&saved, known);
+    /// assert_eq!((counts.restored, counts.unknown), (1, 1));
+    /// assert_eq!(handle.snapshot().cooling().count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn save(&self) -> Vec<SavedHealth> {
+        self.failover.registry.save()
+    }
+
+    /// Goes on with the cooldowns of `saved` whose target is `known`, for what is left of them. What cools already is
+    /// left as it is.
+    pub fn restore(&self, saved: &[SavedHealth], known: impl Fn(&Target) -> bool) -> Restored {
+        self.failover.registry.restore(saved, known)
     }
 
     /// Lets a session go wherever the chain says with its next call. Returns whether it was known.

@@ -3,12 +3,16 @@
 use std::{fmt, time::Duration};
 
 use steadfast_core::{
-    Permit, Reason, Witness,
+    Permit, Reason, Target, Witness,
     circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, SlidingWindow},
+    time::WallClock,
 };
 use tokio::time::Instant;
 
-use crate::policy::FailoverPolicy;
+use crate::{
+    policy::FailoverPolicy,
+    saved::{SavedError, SavedHealth},
+};
 
 /// How a target is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,7 +146,7 @@ pub(crate) enum Failed {
 const RATES: Duration = Duration::from_secs(60);
 
 /// The circuit of a record: its rest is a preference between targets.
-fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
+pub(crate) fn circuit(policy: &FailoverPolicy) -> CircuitPolicy {
     CircuitPolicy {
         consecutive: Some(policy.rest_after),
         // One failure has one witness.
@@ -344,6 +348,38 @@ impl Health {
     /// An operator leaves it alone for `wait`.
     pub(crate) fn force(&mut self, now: Moment, wait: Duration) {
         self.circuit.trip(now, Reason::Cooling, wait);
+    }
+
+    /// What is kept over a restart, while it cools.
+    pub(crate) fn save(&self, target: &Target, clock: WallClock) -> Option<SavedHealth> {
+        let error = |error: &LastError| SavedError {
+            reason: error.reason,
+            at_ms: clock.to_unix_ms(error.at),
+        };
+        Some(SavedHealth {
+            target: target.clone(),
+            circuit: self.circuit.save(clock)?,
+            consecutive: self.consecutive,
+            yields: self.yields,
+            last_error: self.last_error.as_ref().map(error),
+        })
+    }
+
+    /// Goes on with a cooldown of another process; the reason, and how long it still takes.
+    pub(crate) fn restore(
+        &mut self,
+        saved: &SavedHealth,
+        clock: WallClock,
+        order: u64,
+    ) -> Option<Cooldown> {
+        self.circuit.restore(&saved.circuit, clock, order)?;
+        (self.consecutive, self.yields) = (saved.consecutive, saved.yields);
+        self.last_error = saved.last_error.map(|error| LastError {
+            reason: error.reason,
+            message: "before the last start".into(),
+            at: clock.to_instant(error.at_ms).min(clock.at()),
+        });
+        self.cooling()
     }
 
     /// As if nothing had ever happened; what is under way decides nothing.

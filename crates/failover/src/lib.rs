@@ -151,6 +151,7 @@ mod prepare;
 mod registry;
 mod rounds;
 mod route;
+mod saved;
 mod select;
 mod service;
 mod snapshot;
@@ -166,6 +167,7 @@ pub use self::{
     layer::CooldownFailoverLayer,
     models::{Downgrades, ModelMap},
     policy::{FailoverPolicy, Patience, WhenExhausted},
+    saved::{SavedError, SavedHealth},
     service::CooldownFailover,
     snapshot::{FailoverSnapshot, TargetHealth},
 };

@@ -10,14 +10,18 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
-    Keep, Keyed, KeyedPolicy, Permit, PermitKind, Reason, Scope, Target, Witness, circuit::Moment,
+    Keep, Keyed, KeyedPolicy, Permit, PermitKind, Reason, Scope, Target, Witness,
+    circuit::{Moment, Restored},
+    time::WallClock,
 };
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     balance::Load,
-    health::{Cooldown, Health, ProbePermit},
+    event,
+    health::{self, Cooldown, Health, ProbePermit},
     policy::FailoverPolicy,
+    saved::SavedHealth,
     snapshot::{FailoverSnapshot, TargetHealth},
 };
 
@@ -184,6 +188,46 @@ impl HealthRegistry {
         FailoverSnapshot::new(now, targets)
     }
 
+    pub(crate) fn save(&self) -> Vec<SavedHealth> {
+        let clock = WallClock::now();
+        let records = self.records.entries().into_iter();
+        records.filter_map(|(_, record)| record.health.lock().save(&record.key, clock)).collect()
+    }
+
+    /// Goes on with the cooldowns of `saved` whose target is `known`.
+    pub(crate) fn restore(
+        &self,
+        saved: &[SavedHealth],
+        known: impl Fn(&Target) -> bool,
+    ) -> Restored {
+        let clock = WallClock::now();
+        let policy = health::circuit(&self.policy.read());
+        let mut counts = Restored::default();
+        for one in saved {
+            let count = if !known(&one.target) {
+                &mut counts.unknown
+            } else if one.circuit.is_live(&policy, clock) && self.restore_one(one, clock) {
+                &mut counts.restored
+            } else {
+                &mut counts.expired
+            };
+            *count += 1;
+        }
+        self.publish();
+        counts
+    }
+
+    fn restore_one(&self, saved: &SavedHealth, clock: WallClock) -> bool {
+        let record = self.record(&saved.target, scope(&saved.target));
+        let cooldown =
+            record.change(clock.at(), |health, now| health.restore(saved, clock, now.order));
+        if let Some(cooldown) = &cooldown {
+            let left = cooldown.until.saturating_duration_since(clock.at());
+            event::restored(&saved.target, cooldown.reason, left);
+        }
+        cooldown.is_some()
+    }
+
     pub(crate) fn watch(&self) -> watch::Receiver<FailoverSnapshot> {
         let receiver = self.watch.subscribe();
         // Whoever looks now sees what is, not what was when somebody last watched.
@@ -196,6 +240,16 @@ impl HealthRegistry {
         if self.watch.receiver_count() > 0 {
             self.watch.send_modify(|snapshot| *snapshot = self.snapshot());
         }
+    }
+}
+
+/// What a record of `key` is about: as many parts as are set.
+pub(crate) fn scope(key: &Target) -> Scope {
+    match (key.model(), key.credential()) {
+        (None, None) => Scope::Provider,
+        (Some(_), None) => Scope::Model,
+        (None, Some(_)) => Scope::Credential,
+        (Some(_), Some(_)) => Scope::ModelCredential,
     }
 }
 

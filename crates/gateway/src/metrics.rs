@@ -32,7 +32,8 @@ struct Inner {
     failures: Family<FailureLabels, Counter>,
     attempts: Counter,
     routes: Family<RouteLabels, Counter>,
-    reloads: Family<ReloadLabel, Counter>,
+    reloads: Family<OutcomeLabel, Counter>,
+    state_saves: Family<OutcomeLabel, Counter>,
     /// Sorted, so that it can be listed.
     steps: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
     tokens: Family<TokenLabels, Counter>,
@@ -62,7 +63,7 @@ struct RouteLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReloadLabel {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
@@ -123,6 +124,12 @@ impl Default for Metrics {
                 &mut all,
                 "reloads",
                 "Times that the configuration was read again",
+                Family::default(),
+            ),
+            state_saves: add(
+                &mut all,
+                "state_saves",
+                "Times that the state file was written",
                 Family::default(),
             ),
             tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
@@ -210,7 +217,13 @@ impl Metrics {
     /// The configuration has been read again, and is in force if it is right.
     pub fn reloaded(&self, ok: bool) {
         let outcome = if ok { "ok" } else { "failed" };
-        self.0.reloads.get_or_create(&ReloadLabel { outcome }).inc();
+        self.0.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// Counts a try to write the state file.
+    pub(crate) fn state_saved(&self, ok: bool) {
+        let outcome = if ok { "ok" } else { "failed" };
+        self.0.state_saves.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// A provider has reported what an answer used.

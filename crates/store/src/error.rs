@@ -9,21 +9,21 @@ use thiserror::Error;
 
 /// A file that could not be read or written. It is as it was before, apart from what the file's own documentation says.
 #[derive(Debug, Error)]
-#[error("could not {action} `{}`", path.display())]
+#[error("could not {action} `{}`: {error}", path.display())]
 pub struct StoreError {
     action: &'static str,
     path: PathBuf,
-    source: io::Error,
+    error: io::Error,
 }
 
 impl StoreError {
-    pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self { action, path: path.to_owned(), source }
+    pub(crate) fn new(action: &'static str, path: &Path, error: io::Error) -> Self {
+        Self { action, path: path.to_owned(), error }
     }
 
     /// For `map_err`.
     pub(crate) fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::new(action, path, source)
+        move |error| Self::new(action, path, error)
     }
 
     /// The file or folder.
@@ -33,7 +33,7 @@ impl StoreError {
 
     /// The kind of the operating system's error.
     pub fn kind(&self) -> io::ErrorKind {
-        self.source.kind()
+        self.error.kind()
     }
 
     /// Whether there is no space left: on the disk, in the quota, or below the limit of a file's size. The same call succeeds

@@ -53,5 +53,5 @@ pub use self::{
     lock::FolderLock,
     log::AppendLog,
     record::{FileRepair, Record},
-    replace::{remove_leftovers, replace},
+    replace::{remove_leftovers, remove_leftovers_of, replace},
 };

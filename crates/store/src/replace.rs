@@ -36,8 +36,7 @@ pub(crate) struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     /// An empty file in the folder of `target`.
     pub(crate) fn beside(target: &'a Path) -> Result<Self, StoreError> {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let name = format!(".{name}.{:016x}{TEMPORARY}", fastrand::u64(..));
+        let name = format!("{}{:016x}{TEMPORARY}", beginning(target), fastrand::u64(..));
         let path = folder(target).join(name);
         let mut options = File::options();
         options.write(true).create_new(true);
@@ -80,7 +79,7 @@ impl Drop for Temporary<'_> {
     }
 }
 
-/// Removes the temporary files that a killed process left in this folder, and says how many there were.
+/// Removes the temporary files that a killed process left in this folder, and returns how many there were.
 ///
 /// Only who holds the folder's [`FolderLock`](crate::FolderLock) may do this: the files of a living writer are the same.
 ///
@@ -88,14 +87,33 @@ impl Drop for Temporary<'_> {
 ///
 /// The folder can not be read. A file that can not be removed is left.
 pub fn remove_leftovers(folder: &Path) -> Result<usize, StoreError> {
+    remove_temporary(folder, ".")
+}
+
+/// Removes the temporary files that a killed process left beside this file when it [replaced](replace) it, and returns how many there
+/// were. There must be no other writer of the file.
+///
+/// # Errors
+///
+/// As [`remove_leftovers`].
+pub fn remove_leftovers_of(path: &Path) -> Result<usize, StoreError> {
+    remove_temporary(folder(path), &beginning(path))
+}
+
+fn remove_temporary(folder: &Path, beginning: &str) -> Result<usize, StoreError> {
     let entries = fs::read_dir(folder).map_err(StoreError::of("read the folder", folder))?;
     let is_ours = |entry: &fs::DirEntry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        name.starts_with('.') && name.ends_with(TEMPORARY)
+        name.starts_with(beginning) && name.ends_with(TEMPORARY)
     };
     let ours = entries.filter_map(Result::ok).filter(is_ours);
     Ok(ours.filter(|entry| fs::remove_file(entry.path()).is_ok()).count())
+}
+
+/// What the names of this file's temporary files begin with.
+fn beginning(path: &Path) -> String {
+    format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
 }
 
 fn folder(path: &Path) -> &Path {

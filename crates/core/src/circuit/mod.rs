@@ -23,6 +23,7 @@ mod own;
 mod policy;
 mod rest;
 mod row;
+mod saved;
 mod state;
 mod window;
 
@@ -34,6 +35,7 @@ use self::{admit::Pending, own::Own, rest::Rest, row::Row};
 pub use self::{
     policy::{CircuitPolicy, LonePolicy, SlowPolicy},
     row::MAX_ROW,
+    saved::{Restored, SavedCircuit},
     state::{CircuitCause, CircuitSnapshot, CircuitState, Transition},
     window::{Counts, SlidingWindow},
 };

@@ -258,7 +258,7 @@ impl Circuit {
     }
 
     fn probe_succeeded(&mut self, now: Moment) -> Option<Transition> {
-        self.rest.successes += 1;
+        self.rest.successes = self.rest.successes.saturating_add(1);
         let enough = self.rest.successes >= self.policy.successes;
         enough.then(|| self.close(now, CircuitCause::Recovered))
     }
@@ -305,7 +305,7 @@ impl Circuit {
     }
 
     fn lone_succeeded(&mut self, now: Moment) -> Option<Transition> {
-        self.rest.streak += 1;
+        self.rest.streak = self.rest.streak.saturating_add(1);
         let enough = self.policy.lone.map_or(1, |lone| lone.successes);
         let believed = !self.rest.hinted || now.at >= self.rest.probe_from;
         let enough = self.rest.streak >= enough.max(self.policy.successes);

@@ -115,6 +115,12 @@ impl CircuitPolicy {
         }
     }
 
+    /// The longest rest that follows from these numbers alone: a reason's own cooldown, or a wait that
+    /// somebody asked for, may be longer.
+    pub fn longest(&self) -> Duration {
+        self.cooldown.max(self.max_cooldown).max(self.permanent_cooldown).max(self.max_permanent)
+    }
+
     /// The shortest rest after `blame`, and where its growth ends.
     pub(super) fn bounds(&self, blame: Option<Blame>) -> (Duration, Duration) {
         match blame {

@@ -46,6 +46,13 @@ impl Row {
         Self { succeeded: order, ..Self::default() }
     }
 
+    /// The last `count` of `order` calls have failed, each for another witness; there may be fewer of them here, when
+    /// they were another process's.
+    pub(super) fn failing(order: u64, count: u32) -> Self {
+        let failed = 1_u64.checked_shl(count).map_or(u64::MAX, |bit| bit - 1);
+        Self { latest: order, failed, ..Self::default() }
+    }
+
     /// Call `order` has failed: the row that it is in. One that began before a success, or too long
     /// ago, is a row by itself and is not remembered.
     pub(super) fn failed(&mut self, order: u64, witness: Witness) -> Failures {
@@ -112,7 +119,7 @@ impl Row {
         let mut first = None;
         for bit in (from..until).filter(|bit| self.failed & (1 << bit) != 0) {
             failures.count += 1;
-            let witness = self.witnesses[slot(self.latest - u64::from(bit))];
+            let witness = self.witnesses[slot(self.latest.wrapping_sub(u64::from(bit)))];
             let first = *first.get_or_insert(witness);
             failures.corroborated |= failures.count > 1 && !witness.is_same(first);
         }
@@ -176,6 +183,19 @@ mod tests {
         assert_eq!(long.failed(1_000, Witness::NONE), Failures { count: 1, corroborated: false });
         long.succeeded(1_000);
         assert!(!long.is_degraded());
+    }
+
+    #[test]
+    fn a_row_goes_on_where_it_was_left() {
+        for (order, count) in [(0, 0), (0, 3), (7, 3), (0, 64), (2, 900)] {
+            let mut row = Row::failing(order, count);
+            assert_eq!(row.count(), count.min(64));
+            let failures = row.failed(order + 1, by("7"));
+            assert_eq!(failures.count, (count + 1).min(64), "{order}, {count}");
+            assert_eq!(failures.corroborated, count > 0);
+            row.succeeded(order + 2);
+            assert_eq!(row.count(), 0);
+        }
     }
 
     #[test]

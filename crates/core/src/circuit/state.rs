@@ -69,6 +69,8 @@ pub enum CircuitCause {
     ProbeFailed,
     /// By the handle.
     Manual,
+    /// It rested when the process before this one ended.
+    Restored,
 }
 
 impl CircuitCause {
@@ -83,6 +85,7 @@ impl CircuitCause {
             CircuitCause::Recovered => "recovered",
             CircuitCause::ProbeFailed => "probe_failed",
             CircuitCause::Manual => "manual",
+            CircuitCause::Restored => "restored",
         }
     }
 }

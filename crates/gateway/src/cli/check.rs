@@ -2,7 +2,8 @@
 
 use super::{CheckArgs, Exit, print};
 use crate::{
-    config::{Config, schema},
+    config::{Config, ConfigErrors, schema},
+    server::usable_state_file,
     stack::{Gateway, Report},
 };
 
@@ -12,6 +13,10 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Exit> {
     }
     let (config, source) = Config::load(args.config.as_deref())?;
     let report = Report::of(&config, &source)?;
+    if let Some(path) = &config.server.state_file {
+        usable_state_file(path)
+            .map_err(|why| ConfigErrors::from(source.error("server.state_file", why)))?;
+    }
     // Credentials too: a variable that is not set is found now and not at night.
     super::runtime().block_on(async { Gateway::connect(&config, &source) })?;
     if args.json {

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 
 use super::{Exit, ServeArgs, print};
 use crate::{
     config::Config,
-    server::{App, serve},
+    server::{App, StateFile, serve},
     stack::Gateway,
 };
 
@@ -27,6 +27,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         let at = listener.local_addr().unwrap_or(listen);
         // Before anybody learns that it runs: until then the signal ends it.
         reload_on_hangup(app.clone());
+        // And before anything is accepted.
+        let state = config.server.state_file.as_deref().map(|path| StateFile::open(path, &app));
+        let (stop_saving, stopped) = oneshot::channel();
+        let saving = state.map(|file| tokio::spawn(file.keep(app.clone(), stopped)));
         print::announce(banner(at, &app));
         let draining = app.clone();
         let stop = async move {
@@ -34,7 +38,13 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             draining.drain();
         };
         let grace = config.server.shutdown;
-        match serve(listener, app.router(), app.connection_limits(), stop, grace).await? {
+        let cut = serve(listener, app.router(), app.connection_limits(), stop, grace).await;
+        drop(stop_saving);
+        if let Some(saving) = saving {
+            // It ends with what is known now; that it panicked is logged.
+            let _ = saving.await;
+        }
+        match cut? {
             0 => Ok(()),
             cut => Err(Exit::failed(format_args!(
                 "{cut} connections were still busy after {grace:?} and were cut"

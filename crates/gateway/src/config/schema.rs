@@ -4,7 +4,7 @@
 //! their checks and their documentation. Here stands what belongs to the gateway alone.
 //! `docs/gateway.md`, `steadfast check` and its `--schema` are made from these types.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -136,6 +136,9 @@ pub struct ServerConfig {
     /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
     #[serde(rename = "shutdown_s", with = "Seconds")]
     pub shutdown: Duration,
+    /// Where cooldowns and open breakers are kept over a restart, such as `/var/lib/steadfast/state.json`; one file for
+    /// one gateway. Off by default: see [Restart](#restart).
+    pub state_file: Option<PathBuf>,
     /// How long a stream that has started may be silent before a comment keeps it open. 15 s, below the
     /// minute after which common proxies cut.
     #[serde(rename = "keepalive_s", with = "Seconds")]
@@ -163,6 +166,7 @@ impl Default for ServerConfig {
             max_in_flight: 4_096,
             memory_mib: None,
             shutdown: Duration::from_secs(30),
+            state_file: None,
             keepalive: Duration::from_secs(15),
             forward_headers: vec!["anthropic-beta".to_owned()],
         }

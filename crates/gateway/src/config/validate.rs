@@ -112,6 +112,11 @@ impl Check<'_> {
             "server.memory_mib",
             format!("must be {LEAST_MIB} MiB at least"),
         );
+        self.require(
+            server.state_file.as_ref().is_none_or(|path| path.file_name().is_some()),
+            "server.state_file",
+            "must be the path of a file, such as /var/lib/steadfast/state.json",
+        );
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");
             if HeaderName::try_from(name.as_str()).is_err() {

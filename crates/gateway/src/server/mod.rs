@@ -12,6 +12,7 @@ mod reader;
 mod record;
 mod reload;
 mod reply;
+mod saved;
 mod socket;
 mod stream;
 mod unread;
@@ -38,11 +39,12 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_client::Secret;
 use steadfast_core::{Dialect, Failure, Reason};
 
-pub(crate) use self::chat::query;
+pub(crate) use self::{chat::query, saved::usable as usable_state_file};
 pub use self::{
     connection::{ConnectionLimits, Peer},
     listen::serve,
     reload::Reloaded,
+    saved::StateFile,
 };
 use self::{heavy::Heavy, reload::Reloads, reply::Outgoing};
 use crate::{

@@ -14,7 +14,7 @@ use crate::{
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 7] = [
+const FIXED: [Fixed; 8] = [
     ("log.libraries", |config| config.log.libraries.to_string()),
     ("server.listen", |config| config.server.listen.to_string()),
     ("server.send_timeout_s", |config| config.server.send_timeout.as_secs_f64().to_string()),
@@ -24,6 +24,7 @@ const FIXED: [Fixed; 7] = [
     }),
     ("server.max_connections", |config| config.server.max_connections.to_string()),
     ("server.shutdown_s", |config| config.server.shutdown.as_secs().to_string()),
+    ("server.state_file", |config| format!("{:?}", config.server.state_file)),
 ];
 
 /// What a reload has done.

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use steadfast::{Target, client::Credential};
 use steadfast_core::Dialect;
 
@@ -39,7 +41,62 @@ impl Identities {
     }
 }
 
+/// Marks of every provider and its keys, by which another process sees that they are the same. Nothing of a key can
+/// be read off sixteen bits, nor can a guess be checked by them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct IdentityTags(BTreeMap<String, ProviderTags>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct ProviderTags {
+    service: String,
+    #[serde(default)]
+    credentials: BTreeMap<String, String>,
+}
+
+impl Identities {
+    pub(super) fn tags(&self) -> IdentityTags {
+        let tags = |identity: &ProviderIdentity| {
+            let keys = identity.credentials.iter();
+            let keys = keys.map(|key| (key.name.to_string(), tag(&[key.secret.expose()])));
+            ProviderTags { service: identity.service_tag(), credentials: keys.collect() }
+        };
+        IdentityTags(self.0.iter().map(|(name, one)| (name.clone(), tags(one))).collect())
+    }
+}
+
+impl IdentityTags {
+    /// Whether what was known of `target` under `before` holds: provider and key are configured, and the same.
+    pub(super) fn holds(&self, before: &Self, target: &Target) -> bool {
+        let of = |tags: &Self| {
+            let tags = tags.0.get(target.provider())?;
+            let key = match target.credential() {
+                Some(name) => Some(tags.credentials.get(name)?.clone()),
+                None => None,
+            };
+            Some((tags.service.clone(), key))
+        };
+        of(self).is_some_and(|now| of(before) == Some(now))
+    }
+}
+
+/// Sixteen bits of a hash.
+fn tag(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    let hash = hash.finalize();
+    format!("{:02x}{:02x}", hash[0], hash[1])
+}
+
 impl ProviderIdentity {
+    fn service_tag(&self) -> String {
+        let headers = self.headers.iter().flat_map(|(name, value)| [name.as_str(), value]);
+        let own = [self.dialect.as_str(), self.base_url.as_deref().unwrap_or_default()];
+        tag(&own.into_iter().chain(headers).collect::<Vec<_>>())
+    }
+
     fn key(&self, name: &str) -> Option<&Credential> {
         self.credentials.iter().find(|credential| *credential.name == *name)
     }

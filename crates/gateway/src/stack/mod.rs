@@ -5,6 +5,7 @@ mod layers;
 mod models;
 mod report;
 mod route;
+mod saved;
 mod status;
 mod worst;
 
@@ -14,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+pub(crate) use self::saved::RestoredState;
 use self::{identity::Identities, models::ModelLimits};
 pub use self::{
     report::{Line, Report},

@@ -1,0 +1,156 @@
+//! What of a circuit outlives its process.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Circuit, CircuitCause, CircuitPolicy, CircuitState, Moment, Rest, Row, Transition};
+use crate::{
+    Reason,
+    time::{WallClock, later, millis},
+};
+
+/// The rest of a circuit as plain data, for a file: what [`Circuit::save`] makes and [`Circuit::restore`] goes on
+/// with. Times are wall time, in milliseconds since 1970.
+///
+/// Whatever is in it, restoring it rests a circuit no longer than the rest was long, and no longer than the
+/// [longest](CircuitPolicy::longest) of its policy. The rests of single witnesses, counts in windows and forced states
+/// are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
+pub struct SavedCircuit {
+    /// It is half-open: probes may be made.
+    pub half_open: bool,
+    /// When the rest began.
+    pub since_ms: u64,
+    /// When it ends.
+    pub until_ms: u64,
+    /// From when on a probe may be made.
+    pub probe_from_ms: u64,
+    /// When the last lone call was let through, or the last repetition had its turn.
+    pub lone_ms: u64,
+    /// The provider, or an operator, asked for exactly this time.
+    pub hinted: bool,
+    /// A probe before its end would be refused.
+    pub unprobed: bool,
+    /// It follows a failure that does not pass by itself.
+    pub permanent: bool,
+    /// Asking before the probe is in vain.
+    pub refuses: bool,
+    /// Why it opened, if a failure opened it.
+    pub reason: Option<Reason>,
+    /// Probes that succeeded in this rest.
+    pub successes: u32,
+    /// Lone calls that succeeded since one failed.
+    pub lone_successes: u32,
+    /// Probes that failed since it was last closed: how often the rest has grown.
+    pub failed_probes: u32,
+    /// Failures in a row.
+    pub row: u32,
+}
+
+/// What came of restoring saved state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// Rests that go on.
+    pub restored: usize,
+    /// Rests that are over.
+    pub expired: usize,
+    /// Those of keys that nobody wants any more.
+    pub unknown: usize,
+}
+
+impl SavedCircuit {
+    /// Whether a circuit of `policy` would rest by it at that moment.
+    ///
+    /// Where repetitions take turns ([`CircuitPolicy::turns`]) a circuit stays open until a call has content, however
+    /// short its rests are: it is believed for [`CircuitPolicy::max_cooldown`] after its last turn.
+    pub fn is_live(&self, policy: &CircuitPolicy, clock: WallClock) -> bool {
+        let believed = match policy.turns {
+            Some(_) => {
+                let last = self.until_ms.max(self.lone_ms);
+                clock.unix_ms() < last.saturating_add(millis(policy.max_cooldown))
+            }
+            None => false,
+        };
+        believed || self.until(policy, clock) > clock.at()
+    }
+
+    /// The end of the rest, which is in the past where it is over.
+    fn until(&self, policy: &CircuitPolicy, clock: WallClock) -> Instant {
+        let whole = Duration::from_millis(self.until_ms.saturating_sub(self.since_ms));
+        // A clock that was set back adds to what is left, and a file can say anything.
+        let latest = later(clock.at(), whole.min(policy.longest()));
+        clock.to_instant(self.until_ms).min(latest)
+    }
+}
+
+impl Circuit {
+    /// What another process needs to go on with its rest; `None` while it does not rest. What is forced is not
+    /// kept: an operator's order holds in the process that it was given to.
+    pub fn save(&self, clock: WallClock) -> Option<SavedCircuit> {
+        if !self.state.is_resting() {
+            return None;
+        }
+        let rest = &self.rest;
+        Some(SavedCircuit {
+            half_open: self.state == CircuitState::HalfOpen,
+            since_ms: clock.to_unix_ms(rest.since),
+            until_ms: end_ms(clock, rest.until),
+            probe_from_ms: end_ms(clock, rest.probe_from),
+            lone_ms: clock.to_unix_ms(rest.last_lone),
+            hinted: rest.hinted,
+            unprobed: rest.unprobed,
+            permanent: rest.permanent,
+            refuses: rest.refuses,
+            reason: self.last_reason,
+            successes: rest.successes,
+            lone_successes: rest.streak,
+            failed_probes: self.failed_probes,
+            row: self.row.count(),
+        })
+    }
+
+    /// Goes on with a saved rest, as if the process had not changed: `order` calls have begun here so far, and decide
+    /// nothing. `None`, and no change, when [the rest is over](SavedCircuit::is_live) or this circuit is not
+    /// closed. Probes that were under way were lost with their process; the next call gets their permit.
+    pub fn restore(
+        &mut self,
+        saved: &SavedCircuit,
+        clock: WallClock,
+        order: u64,
+    ) -> Option<Transition> {
+        if self.state != CircuitState::Closed || !saved.is_live(&self.policy, clock) {
+            return None;
+        }
+        let now = clock.at();
+        let since = clock.to_instant(saved.since_ms).min(now);
+        let until = saved.until(&self.policy, clock).max(since);
+        self.rest = Rest {
+            since,
+            until,
+            probe_from: clock.to_instant(saved.probe_from_ms).clamp(since, until),
+            hinted: saved.hinted,
+            unprobed: saved.unprobed,
+            permanent: saved.permanent,
+            refuses: saved.refuses,
+            successes: saved.successes,
+            streak: saved.lone_successes,
+            last_lone: clock.to_instant(saved.lone_ms).min(now),
+        };
+        self.last_reason = saved.reason;
+        self.failed_probes = saved.failed_probes;
+        self.row = Row::failing(order, saved.row);
+        self.new_generation(Moment { at: now, order });
+        let state = if saved.half_open { CircuitState::HalfOpen } else { CircuitState::Open };
+        Some(self.enter(state, CircuitCause::Restored, now))
+    }
+}
+
+/// In whole milliseconds, and never earlier: a provider may have asked for exactly that time.
+fn end_ms(clock: WallClock, end: Instant) -> u64 {
+    clock.to_unix_ms(later(end, Duration::from_nanos(999_999)))
+}
