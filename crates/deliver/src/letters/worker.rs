@@ -1,0 +1,129 @@
+//! The deliveries of dead letters: one task, and one more for each destination that has any due.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use steadfast_core::{Failure, Reason};
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+use super::queue::LetterQueue;
+use crate::{Announcement, DeliveryReceipt, clock};
+
+/// Delivers until the queue is closed; then writes what is left and reports that it is done.
+pub(crate) async fn run<S>(queue: Arc<LetterQueue>, service: S)
+where
+    S: Service<Announcement, Response: Into<DeliveryReceipt>, Error: Into<Failure>>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    S::Response: Send,
+{
+    let mut deliveries = JoinSet::new();
+    loop {
+        let next = queue.next_deliveries();
+        for destination in next.destinations {
+            deliveries.spawn(deliver_to(queue.clone(), destination, service.clone()));
+        }
+        if next.closing && deliveries.is_empty() {
+            break;
+        }
+        let wait = next.due.map(|due| due.saturating_sub(clock::now_ms()));
+        tokio::select! {
+            () = queue.changed.notified() => {}
+            // One that has panicked has given its letter back, like any other that failed.
+            Some(_) = deliveries.join_next() => {}
+            () = tokio::time::sleep(Duration::from_millis(wait.unwrap_or(0))), if wait.is_some() => {}
+        }
+    }
+    let written = match &queue.journal {
+        Some(journal) => journal.close().await,
+        None => true,
+    };
+    queue.closed.send_replace(Some(written));
+}
+
+/// Delivers what is due at one destination, one letter after the other, until one fails.
+async fn deliver_to<S>(queue: Arc<LetterQueue>, destination: Arc<str>, mut service: S)
+where
+    S: Service<Announcement, Response: Into<DeliveryReceipt>, Error: Into<Failure>>,
+{
+    let busy = Busy { queue, destination };
+    let queue = &busy.queue;
+    while let Some((letter, noted)) = queue.take(&busy.destination) {
+        let attempt = Attempt { queue, key: &letter.key, ended: false };
+        if let Some(noted) = noted {
+            // A disk that takes nothing does not keep it from being sent.
+            let _ = tokio::time::timeout(queue.policy.disk_wait, noted).await;
+        }
+        if queue.ledger.delivered(&letter.key).is_some() {
+            attempt.delivered();
+            continue;
+        }
+        let limit = queue.policy.attempt_timeout;
+        let sending = async {
+            poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+            service.call(letter.to_announcement()).await.map_err(Into::<Failure>::into)
+        };
+        let failure = match tokio::time::timeout(limit, sending).await {
+            Ok(Ok(_)) => {
+                queue.ledger.record(&letter.key);
+                attempt.delivered();
+                continue;
+            }
+            // It came in by another way, or with the timeout.
+            _ if queue.ledger.delivered(&letter.key).is_some() => {
+                attempt.delivered();
+                continue;
+            }
+            Ok(Err(failure)) => failure,
+            Err(_) => {
+                let message = format!("the channel has not answered within {limit:?}");
+                Failure::new(Reason::Timeout, message)
+            }
+        };
+        // Ends the round, unless the letter itself was refused: nothing else is due here then.
+        attempt.failed(&failure);
+    }
+}
+
+/// A destination that is delivered to.
+struct Busy {
+    queue: Arc<LetterQueue>,
+    destination: Arc<str>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.queue.idle(&self.destination);
+    }
+}
+
+/// A letter that is being sent: dropped without an end, it has failed.
+struct Attempt<'a> {
+    queue: &'a LetterQueue,
+    key: &'a str,
+    ended: bool,
+}
+
+impl Attempt<'_> {
+    fn delivered(mut self) {
+        self.ended = true;
+        self.queue.delivered(self.key);
+    }
+
+    fn failed(mut self, failure: &Failure) {
+        self.ended = true;
+        self.queue.failed(self.key, failure);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let failure = Failure::new(Reason::Unknown, "the attempt has ended without an outcome");
+            self.queue.failed(self.key, &failure);
+        }
+    }
+}
