@@ -1,0 +1,290 @@
+//! Every run and where it is: the state machine of the registry. It has no clock, no disk and no log.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    NoticeState, NoticeVia, RunId, RunNotice, RunRecord, RunState, record::RunEnd, run::RunHandle,
+};
+
+/// How many ended runs are kept, for late results and for people. A few hours of a busy agent.
+pub(crate) const KEPT: usize = 1_024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    runs: HashMap<RunId, Entry>,
+    /// The ended ones whose notice is not pending, the oldest first.
+    ended: VecDeque<RunId>,
+    /// Those that have changed since they were last taken to be written.
+    changed: BTreeSet<RunId>,
+    running: usize,
+    /// Notices that are pending.
+    pending: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: RunRecord,
+    age: Age,
+    /// Of a run of this process, until it ends.
+    handle: Option<RunHandle>,
+    /// The ordinal of the last record of it on disk.
+    written: Option<u64>,
+    /// Its notice is being sent.
+    sending: bool,
+}
+
+/// How old a run is, by a clock that does not jump.
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    at: Instant,
+    then: Duration,
+}
+
+/// What an end has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The run's terminal state.
+    First,
+    /// It had one, this one; the late result was recorded.
+    Late(RunState),
+    /// The run is not known any more.
+    Unknown,
+}
+
+impl Runs {
+    /// Registers a run; false when its name is known.
+    pub(crate) fn start(&mut self, record: RunRecord, handle: RunHandle, now: Instant) -> bool {
+        if self.runs.contains_key(&record.id) {
+            return false;
+        }
+        self.changed.insert(record.id.clone());
+        self.running += 1;
+        let age = Age { at: now, then: Duration::ZERO };
+        let id = record.id.clone();
+        self.runs
+            .insert(id, Entry { record, age, handle: Some(handle), written: None, sending: false });
+        true
+    }
+
+    /// A record that was read from the disk; the last one of a run counts.
+    pub(crate) fn read(&mut self, record: RunRecord, ordinal: u64, now: Instant, wall_ms: u64) {
+        // A start in the future, of a clock that was set back, is no age.
+        let then = Duration::from_millis(wall_ms.saturating_sub(record.started_ms));
+        let age = Age { at: now, then };
+        let id = record.id.clone();
+        let entry = Entry { record, age, handle: None, written: Some(ordinal), sending: false };
+        self.runs.insert(id, entry);
+    }
+
+    /// After all records were read.
+    pub(crate) fn loaded(&mut self) {
+        let all = self.runs.values().map(|entry| &entry.record);
+        self.running = all.clone().filter(|record| !record.state.is_terminal()).count();
+        self.pending = all.clone().filter(|record| record.notice == NoticeState::Pending).count();
+        let ended = all.filter(|record| is_over(record));
+        let mut ended: Vec<_> = ended.map(|record| (record.ended_ms, record.id.clone())).collect();
+        ended.sort_unstable();
+        self.ended = ended.into_iter().map(|(_, id)| id).collect();
+        self.forget();
+    }
+
+    /// A run has ended.
+    pub(crate) fn end(&mut self, id: &RunId, end: RunEnd, announces: bool, wall_ms: u64) -> Ended {
+        let Some(entry) = self.runs.get_mut(id) else { return Ended::Unknown };
+        let record = &mut entry.record;
+        self.changed.insert(id.clone());
+        if record.state.is_terminal() {
+            record.late = Some(record.late.unwrap_or(end.state));
+            return Ended::Late(record.state);
+        }
+        (record.state, record.ended_ms) = (end.state, Some(wall_ms));
+        record.reason = end.reason.map(Box::from);
+        if announces && end.state.is_announced() {
+            record.notice = NoticeState::Pending;
+            self.pending += 1;
+        }
+        entry.handle = None;
+        self.running -= 1;
+        if is_over(&entry.record) {
+            self.ended.push_back(id.clone());
+            self.forget();
+        }
+        Ended::First
+    }
+
+    /// The process is about to end while these run: the next one's sweep takes them.
+    pub(crate) fn interrupt(&mut self) {
+        let Self { runs, changed, .. } = self;
+        for entry in runs.values_mut().filter(|entry| entry.handle.is_some()) {
+            if !entry.record.state.is_terminal() {
+                entry.record.interrupted = true;
+                changed.insert(entry.record.id.clone());
+            }
+        }
+    }
+
+    /// How many were interrupted, and have not ended since.
+    pub(crate) fn interrupted(&self) -> usize {
+        let all = self.records().filter(|record| record.interrupted);
+        all.filter(|record| !record.state.is_terminal()).count()
+    }
+
+    /// As above, for one run that was dropped meanwhile.
+    pub(crate) fn interrupt_one(&mut self, id: &RunId) {
+        if let Some(entry) = self.runs.get_mut(id)
+            && !entry.record.state.is_terminal()
+        {
+            entry.record.interrupted = true;
+            entry.handle = None;
+            self.changed.insert(id.clone());
+        }
+    }
+
+    /// Those that run longer than `grace`, or were left by an earlier process that ended in good order, or by any if `orphans`.
+    pub(crate) fn ghosts(&self, grace: Duration, orphans: bool, now: Instant) -> Vec<Ghost> {
+        let running = self.runs.values().filter(|entry| !entry.record.state.is_terminal());
+        let ghosts = running.filter_map(|entry| {
+            let age = entry.age.then + now.saturating_duration_since(entry.age.at);
+            let is_left = entry.handle.is_none() && (orphans || entry.record.interrupted);
+            (age >= grace || is_left).then(|| Ghost {
+                id: entry.record.id.clone(),
+                age,
+                handle: entry.handle.clone(),
+            })
+        });
+        let mut ghosts: Vec<_> = ghosts.collect();
+        ghosts.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        ghosts
+    }
+
+    /// The notices that are to be sent and are not being sent yet; they count as being sent now.
+    pub(crate) fn take_notices(&mut self) -> Vec<RunNotice> {
+        if self.pending == 0 {
+            return Vec::new();
+        }
+        let idle = self.runs.values_mut().filter(|entry| !entry.sending);
+        let notices = idle.filter_map(|entry| {
+            let notice = entry.record.notice()?;
+            entry.sending = true;
+            Some(notice)
+        });
+        notices.collect()
+    }
+
+    /// A notice was taken by somebody (`Some`), or could not be sent. Whether it was the first time.
+    pub(crate) fn notified(&mut self, id: &RunId, via: Option<NoticeVia>) -> bool {
+        let Some(entry) = self.runs.get_mut(id) else { return false };
+        entry.sending = false;
+        let Some(via) = via.filter(|_| entry.record.notice == NoticeState::Pending) else {
+            return false;
+        };
+        entry.record.notice = NoticeState::Sent(via);
+        self.pending -= 1;
+        self.changed.insert(id.clone());
+        self.ended.push_back(id.clone());
+        self.forget();
+        true
+    }
+
+    /// What has to be written, and counts as written unless [`not_written`](Self::not_written).
+    pub(crate) fn take_changed(&mut self) -> Vec<RunRecord> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.iter().filter_map(|id| Some(self.runs.get(id)?.record.clone())).collect()
+    }
+
+    /// These were not written.
+    pub(crate) fn not_written(&mut self, records: &[RunRecord]) {
+        for record in records {
+            if self.runs.contains_key(&record.id) {
+                self.changed.insert(record.id.clone());
+            }
+        }
+    }
+
+    /// These were written, with these ordinals.
+    pub(crate) fn written(&mut self, records: &[RunRecord], first: u64) {
+        for (ordinal, record) in (first..).zip(records) {
+            if let Some(entry) = self.runs.get_mut(&record.id) {
+                entry.written = Some(ordinal);
+            }
+        }
+    }
+
+    /// What the disk has to have, in the order of the ordinals.
+    pub(crate) fn on_disk(&self) -> Vec<(u64, RunRecord)> {
+        let entries = self.runs.values();
+        let known = entries.filter_map(|entry| Some((entry.written?, entry.record.clone())));
+        let mut known: Vec<_> = known.collect();
+        known.sort_unstable_by_key(|(ordinal, _)| *ordinal);
+        known
+    }
+
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    pub(crate) fn changed(&self) -> usize {
+        self.changed.len()
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Those of this process that run.
+    pub(crate) fn own_running(&self) -> usize {
+        let own = self.runs.values().filter(|entry| entry.handle.is_some());
+        own.filter(|entry| !entry.record.state.is_terminal()).count()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub(crate) fn handle(&self, id: &RunId) -> Option<RunHandle> {
+        self.runs.get(id)?.handle.clone()
+    }
+
+    pub(crate) fn get(&self, id: &RunId) -> Option<&RunRecord> {
+        self.runs.get(id).map(|entry| &entry.record)
+    }
+
+    pub(crate) fn records(&self) -> impl Iterator<Item = &RunRecord> {
+        self.runs.values().map(|entry| &entry.record)
+    }
+
+    fn forget(&mut self) {
+        let mut unwritten = 0;
+        while self.ended.len() > KEPT + unwritten {
+            let Some(id) = self.ended.pop_front() else { return };
+            // The disk still has it as running, and would have it swept.
+            let is_needed = self.changed.contains(&id)
+                && self.runs.get(&id).is_some_and(|entry| entry.written.is_some());
+            if is_needed {
+                self.ended.push_back(id);
+                unwritten += 1;
+            } else {
+                self.runs.remove(&id);
+                self.changed.remove(&id);
+            }
+        }
+    }
+}
+
+/// A run that the sweep takes.
+#[derive(Debug)]
+pub(crate) struct Ghost {
+    pub(crate) id: RunId,
+    pub(crate) age: Duration,
+    pub(crate) handle: Option<RunHandle>,
+}
+
+/// Whether nothing more has to happen with it.
+fn is_over(record: &RunRecord) -> bool {
+    record.state.is_terminal() && record.notice != NoticeState::Pending
+}
