@@ -17,8 +17,8 @@ use tokio::{sync::oneshot, time::Instant};
 use tower_service::Service;
 
 use crate::{
-    AgentRun, RunHandle, RunState, event, panic::caught, record::RunEnd, registry::RunGuard,
-    run::Due, runs::Ended,
+    AgentRun, RunHandle, RunState, event, guard::RunGuard, panic::caught, record::RunEnd, run::Due,
+    runs::Ended,
 };
 
 /// The longest time that a run waits for its registration to be on disk: a disk that hangs delays runs and does not stop them. More than
@@ -129,7 +129,9 @@ where
             return Poll::Ready(match ended {
                 // Its notice says that it failed, and nobody is to hear the contrary.
                 Ended::Late(state) => Err(given_up(state)),
-                _ => result,
+                // It was, so long ago that it has been forgotten.
+                Ended::Unknown => Err(given_up(RunState::GhostSweep)),
+                Ended::First => result,
             });
         }
         let failure = ready!(running.poll_over(this.alarm, cx));

@@ -20,10 +20,10 @@ use crate::{
     AgentRun, GhostPolicy, NoticeSink, RunId, RunNotice, RunRecord, RunState,
     disk::Disk,
     event,
+    guard::RunGuard,
     notice::BoxedSink,
     panic::{Caught, caught},
     record::{RunEnd, wall_ms},
-    run::RunHandle,
     runs::{Ended, Runs},
 };
 
@@ -33,6 +33,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The longest time a sink may take for one notice: the parent's 30 s, the direct way and a letter, and room.
 const NOTICE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The longest time for the last write.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Every run and where it is. Cheap to clone; all clones are one registry.
 ///
@@ -250,11 +253,17 @@ impl RunRegistry {
                 shared.write();
                 shared.disk.lock().take();
             });
-            // It only fails when the runtime ends, and the process with it.
-            let _ = closing.await;
+            // A disk that hangs does not keep the process. What it has not taken looks like a crash to the next one.
+            let _ = tokio::time::timeout(CLOSE_LIMIT, closing).await;
         }
         event::registry_closed(interrupted);
         interrupted
+    }
+
+    /// Holds the disk, as one that hangs.
+    #[cfg(test)]
+    pub(crate) fn hang(&self) -> impl Sized + '_ {
+        self.0.disk.lock()
     }
 
     /// Registers a run. The receiver is ready when it is on disk, or when that has failed; there is none in memory.
@@ -280,12 +289,11 @@ impl RunRegistry {
             })
         };
         self.0.write_soon();
-        let guard =
-            RunGuard { registry: self.clone(), handle: run.handle().clone(), is_ended: false };
-        Ok((guard, waits))
+        Ok((RunGuard::new(self.clone(), run.handle().clone()), waits))
     }
 
-    fn end(&self, id: &RunId, end: RunEnd, is_result: bool) -> Ended {
+    /// A run has ended; `is_result`: it has a result, which counts as late when the run had ended before.
+    pub(crate) fn end(&self, id: &RunId, end: RunEnd, is_result: bool) -> Ended {
         let announces = self.0.sink.get().is_some();
         let ended = {
             let mut state = self.0.state.lock();
@@ -313,6 +321,23 @@ impl RunRegistry {
         self.0.ended.notify_waiters();
         self.0.after_change();
         ended
+    }
+
+    /// A run of this process was dropped before its end.
+    pub(crate) fn dropped(&self, id: &RunId) {
+        let is_stopping = {
+            let mut state = self.0.state.lock();
+            if state.is_stopping {
+                state.runs.interrupt_one(id);
+            }
+            state.is_stopping
+        };
+        if is_stopping {
+            self.0.ended.notify_waiters();
+            self.0.after_change();
+        } else {
+            self.end(id, RunEnd::of(RunState::Cancelled), false);
+        }
     }
 
     /// Ends what runs for longer than it may, and sends again what nobody has confirmed. How many runs there were.
@@ -501,84 +526,5 @@ impl fmt::Debug for RunRegistry {
             .field("is_durable", &self.0.is_durable)
             .field("snapshot", &self.snapshot())
             .finish_non_exhaustive()
-    }
-}
-
-/// A registered run. Dropped without an end, it was cancelled; by a panic, it failed; while the registry stops, it was interrupted.
-pub(crate) struct RunGuard {
-    registry: RunRegistry,
-    handle: RunHandle,
-    is_ended: bool,
-}
-
-impl RunGuard {
-    /// The run has ended.
-    pub(crate) fn end(&mut self, end: RunEnd, now: Instant) -> Ended {
-        if std::mem::replace(&mut self.is_ended, true) {
-            return Ended::Unknown;
-        }
-        self.handle.end(now);
-        self.registry.end(self.handle.id(), end, true)
-    }
-
-    /// The run was ended by somebody else, and has no result: in which state.
-    pub(crate) fn give_up(&mut self, now: Instant) -> Option<RunState> {
-        self.is_ended = true;
-        self.handle.end(now);
-        self.registry.get(self.handle.id()).map(|record| record.state)
-    }
-
-    /// Calls the run's own code. If that panics, the run has failed: whoever drops the future afterwards cancels nothing.
-    pub(crate) fn watching<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        struct Fail<'a>(&'a mut RunGuard);
-        impl Drop for Fail<'_> {
-            fn drop(&mut self) {
-                self.0.end(RunEnd::panicked(), Instant::now());
-            }
-        }
-        let fail = Fail(self);
-        let result = call();
-        std::mem::forget(fail);
-        result
-    }
-
-    pub(crate) const fn handle(&self) -> &RunHandle {
-        &self.handle
-    }
-}
-
-impl Drop for RunGuard {
-    fn drop(&mut self) {
-        if self.is_ended {
-            return;
-        }
-        self.is_ended = true;
-        self.handle.end(Instant::now());
-        let id = self.handle.id();
-        if std::thread::panicking() {
-            self.registry.end(id, RunEnd::panicked(), true);
-            return;
-        }
-        let shared = &self.registry.0;
-        let is_stopping = {
-            let mut state = shared.state.lock();
-            let is_stopping = state.is_stopping;
-            if is_stopping {
-                state.runs.interrupt_one(id);
-            }
-            is_stopping
-        };
-        if is_stopping {
-            shared.ended.notify_waiters();
-            shared.after_change();
-        } else {
-            self.registry.end(id, RunEnd::of(RunState::Cancelled), false);
-        }
-    }
-}
-
-impl fmt::Debug for RunGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunGuard").field("handle", &self.handle).finish_non_exhaustive()
     }
 }

@@ -288,3 +288,178 @@ pub(crate) struct Ghost {
 fn is_over(record: &RunRecord) -> bool {
     record.state.is_terminal() && record.notice != NoticeState::Pending
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{AgentRun, WatchdogPolicy};
+
+    fn record(id: &str, started_ms: u64) -> (RunRecord, RunHandle) {
+        let run = AgentRun::new(()).with_id(id);
+        (RunRecord::of(&run, started_ms), run.handle().clone())
+    }
+
+    fn start(runs: &mut Runs, id: &str, now: Instant) -> bool {
+        let (record, handle) = record(id, 0);
+        runs.start(record, handle, now)
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Start(u8),
+        End(u8, RunState),
+        Notify(u8, bool),
+        Write(bool),
+        Crash,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let state = prop::sample::select(vec![
+            RunState::Completed,
+            RunState::Failed,
+            RunState::Cancelled,
+            RunState::WatchdogTimeout,
+            RunState::GhostSweep,
+        ]);
+        prop_oneof![
+            3 => (0..6_u8).prop_map(Event::Start),
+            4 => (0..6_u8, state).prop_map(|(id, state)| Event::End(id, state)),
+            2 => (0..6_u8, any::<bool>()).prop_map(|(id, taken)| Event::Notify(id, taken)),
+            2 => any::<bool>().prop_map(Event::Write),
+            1 => Just(Event::Crash),
+        ]
+    }
+
+    /// A run, as simply as can be.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Simple {
+        state: RunState,
+        late: Option<RunState>,
+        sent: bool,
+    }
+
+    proptest! {
+        #[test]
+        fn every_run_has_one_terminal_state_in_memory_and_on_disk(
+            events in proptest::collection::vec(event(), 0..60),
+        ) {
+            let now = Instant::now();
+            let mut runs = Runs::default();
+            let mut disk: Vec<(u64, RunRecord)> = Vec::new();
+            let (mut model, mut saved) = (BTreeMap::new(), BTreeMap::new());
+            for event in events {
+                match event {
+                    Event::Start(id) => {
+                        let fresh = !model.contains_key(&id);
+                        prop_assert_eq!(start(&mut runs, &id.to_string(), now), fresh);
+                        let new = Simple { state: RunState::Running, late: None, sent: false };
+                        model.entry(id).or_insert(new);
+                    }
+                    Event::End(id, state) => {
+                        let ended = runs.end(&id.to_string().into(), RunEnd::of(state), true, 1);
+                        match model.get_mut(&id) {
+                            None => prop_assert_eq!(ended, Ended::Unknown),
+                            Some(run) if run.state == RunState::Running => {
+                                prop_assert_eq!(ended, Ended::First);
+                                run.state = state;
+                            }
+                            Some(run) => {
+                                prop_assert_eq!(ended, Ended::Late(run.state));
+                                run.late = run.late.or(Some(state));
+                            }
+                        }
+                    }
+                    Event::Notify(id, taken) => {
+                        runs.take_notices();
+                        let via = taken.then_some(NoticeVia::Direct);
+                        let first = runs.notified(&id.to_string().into(), via);
+                        let run = model.get_mut(&id);
+                        let due = run.filter(|run| run.state.is_announced() && !run.sent && taken);
+                        prop_assert_eq!(first, due.is_some());
+                        if let Some(run) = due {
+                            run.sent = true;
+                        }
+                    }
+                    Event::Write(succeeds) => {
+                        let changed = runs.take_changed();
+                        if succeeds {
+                            let first = disk.len() as u64 + 1;
+                            runs.written(&changed, first);
+                            disk.extend((first..).zip(changed));
+                            saved = model.clone();
+                        } else {
+                            runs.not_written(&changed);
+                        }
+                    }
+                    Event::Crash => {
+                        runs = Runs::default();
+                        for (ordinal, record) in &disk {
+                            runs.read(record.clone(), *ordinal, now, 0);
+                        }
+                        runs.loaded();
+                        model = saved.clone();
+                    }
+                }
+                for (id, run) in &model {
+                    let record = runs.get(&id.to_string().into()).unwrap();
+                    prop_assert_eq!((record.state, record.late), (run.state, run.late));
+                    let notice = match (run.state.is_announced(), run.sent) {
+                        (false, _) => NoticeState::None,
+                        (true, false) => NoticeState::Pending,
+                        (true, true) => NoticeState::Sent(NoticeVia::Direct),
+                    };
+                    prop_assert_eq!(record.notice, notice);
+                }
+                let running = model.values().filter(|run| run.state == RunState::Running).count();
+                prop_assert_eq!((runs.len(), runs.running()), (model.len(), running));
+            }
+        }
+    }
+
+    #[test]
+    fn ended_runs_are_forgotten_except_what_the_disk_has_as_running() {
+        let now = Instant::now();
+        let mut runs = Runs::default();
+        start(&mut runs, "on disk", now);
+        let changed = runs.take_changed();
+        runs.written(&changed, 1);
+        // From here on the disk is full.
+        runs.end(&"on disk".into(), RunEnd::of(RunState::Completed), true, 1);
+        for n in 0..3 * KEPT {
+            let id = n.to_string();
+            start(&mut runs, &id, now);
+            runs.end(&(*id).into(), RunEnd::of(RunState::Completed), true, 1);
+            assert!(runs.len() <= KEPT + 2, "{}", runs.len());
+        }
+        assert!(runs.get(&"0".into()).is_none());
+        let changed = runs.take_changed();
+        let first = changed.iter().find(|record| record.id.as_str() == "on disk").unwrap();
+        assert_eq!(first.state, RunState::Completed);
+    }
+
+    #[test]
+    fn the_age_of_what_was_read_is_by_wall_time_and_never_negative() {
+        let now = Instant::now();
+        let grace = crate::GhostPolicy::after(&WatchdogPolicy::default()).grace;
+        let ms = Duration::from_millis;
+        for (started_ms, opened_ms, later, ghost) in [
+            (1_000_000, 1_000_000 + 719_999, ms(0), false),
+            (1_000_000, 1_000_000 + 720_000, ms(0), true),
+            (1_000_000, 1_000_000 + 719_999, ms(1), true),
+            // The clock was set back by a day.
+            (90_000_000, 3_600_000, ms(719_999), false),
+            (90_000_000, 3_600_000, ms(720_000), true),
+        ] {
+            let mut runs = Runs::default();
+            runs.read(record("r", started_ms).0, 1, now, opened_ms);
+            runs.loaded();
+            let ghosts = runs.ghosts(grace, false, now + later);
+            assert_eq!(ghosts.len(), usize::from(ghost), "{started_ms} {opened_ms} {later:?}");
+            assert_eq!(runs.ghosts(grace, true, now).len(), 1, "an orphan");
+        }
+    }
+}

@@ -398,9 +398,10 @@ fn run_on_a_full_disk() {
             service.clone().oneshot(run).await.unwrap();
         }
         assert!(registry.snapshot().unwritten >= 20);
-        // Somebody makes room: the file is what is limited, and is made short.
-        let file = Path::new(&folder).join("runs.jsonl");
-        std::fs::File::options().write(true).open(file).unwrap().set_len(0).unwrap();
+        // Somebody makes room.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+        let room = rustix::process::Rlimit { current: limit.maximum, ..limit };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, room).unwrap();
         let written = async {
             while registry.snapshot().unwritten > 0 {
                 sleep(Duration::from_millis(50)).await;
@@ -415,7 +416,7 @@ fn run_on_a_full_disk() {
 #[test]
 fn a_full_disk_stops_no_run_and_is_written_when_there_is_space() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = child(folder.path(), "trap '' XFSZ; ulimit -f 32;", "run_on_a_full_disk");
+    let mut child = child(folder.path(), "trap '' XFSZ; ulimit -S -f 32;", "run_on_a_full_disk");
     wait_for(&mut child, "written");
     assert!(child.wait().unwrap().success());
     let text = std::fs::read_to_string(folder.path().join("runs.jsonl")).unwrap();

@@ -8,9 +8,7 @@ use std::{collections::HashMap, future::pending};
 
 use common::{Notices, job, watched_by};
 use steadfast_core::Reason;
-use steadfast_supervise::{
-    AgentRun, GhostPolicy, GhostSweep, NoticeState, RunId, RunRegistry, RunState,
-};
+use steadfast_supervise::{GhostPolicy, GhostSweep, NoticeState, RunId, RunRegistry, RunState};
 use steadfast_testkit::{fail, ms, secs};
 use tokio::{task::JoinHandle, time::sleep};
 use tower::ServiceExt;

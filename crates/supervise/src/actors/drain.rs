@@ -134,7 +134,8 @@ impl<S, R: Send + 'static> Turns<S, R> {
     {
         let Waiting { id, input, mut context } = waiting;
         let pipeline = threads.policy.pipeline;
-        let own = later(Instant::now(), pipeline);
+        let started = Instant::now();
+        let own = later(started, pipeline);
         context = context.with_deadline(Deadline::of_limit(own, pipeline));
         identify(&mut context, thread);
         let deadline = context.deadline.map_or(own, Deadline::instant);
@@ -173,11 +174,12 @@ impl<S, R: Send + 'static> Turns<S, R> {
             }
             Limited::TimedOut => {
                 threads.counts.lock().timed_out += u64::from(!replied);
-                event::pipeline_timeout(thread, id, pipeline);
+                let limit = deadline.saturating_duration_since(started);
+                event::pipeline_timeout(thread, id, limit);
                 log.record(|| {
                     Step::new("supervise", "aborted")
                         .with_reason(Reason::Timeout)
-                        .with_wait(pipeline)
+                        .with_wait(limit)
                         .with_detail("pipeline_timeout")
                 });
                 let failure = TurnFailure::Pipeline;

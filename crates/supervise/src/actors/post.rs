@@ -35,7 +35,7 @@ impl TurnFailure {
         match (failure.evidence(), failure.reason()) {
             (TOOL_TIMEOUT, _) => Self::ToolTimeout,
             (HISTORY_LOST, _) => Self::History,
-            ("pipeline_timeout", _) => Self::Pipeline,
+            ("pipeline_timeout" | "watchdog_timeout", _) => Self::Pipeline,
             // A bug of ours has that reason, too.
             (_, Reason::Unknown) => Self::Unknown("unknown"),
             (_, Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted) => Self::Provider,
