@@ -116,7 +116,7 @@ async fn a_late_result_is_recorded_and_not_announced() {
     sleep(ms(1)).await;
     registry.cancel(&"by hand".into());
     assert!(waits.await.unwrap().is_err());
-    assert!(registry.report(&"unknown".into(), Ok(())) == false);
+    assert!(!registry.report(&"unknown".into(), Ok(())));
 }
 
 #[tokio::test(start_paused = true)]

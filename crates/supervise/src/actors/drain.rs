@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use steadfast_core::{
-    CallContext, Deadline, Failure, IntoFailure, Reason, Spare, Step,
+    CallContext, Deadline, Failure, IntoFailure, Reason, Step,
     time::{Alarm, later},
 };
 use tokio::time::Instant;
@@ -29,7 +30,8 @@ const RESTART: TurnFailure = TurnFailure::Unknown("restart");
 
 /// What runs the turns of one thread.
 pub(super) struct Turns<S, R> {
-    pub(super) spare: Spare<S>,
+    /// The service as it was given, which makes that of each thread.
+    pub(super) original: Arc<Mutex<S>>,
     pub(super) sink: BoxedReplies<R>,
     pub(super) kinds: Kinds,
 }
@@ -37,8 +39,8 @@ pub(super) struct Turns<S, R> {
 impl<S, R> Turns<S, R> {
     /// For another thread.
     pub(super) fn another(&self) -> Self {
-        let (spare, sink, kinds) = (self.spare.clone(), self.sink.clone(), self.kinds.clone());
-        Self { spare, sink, kinds }
+        let (sink, kinds) = (self.sink.clone(), self.kinds.clone());
+        Self { original: self.original.clone(), sink, kinds }
     }
 }
 
@@ -197,7 +199,9 @@ impl<S, R: Send + 'static> Turns<S, R> {
         let (thread, id) = (prompt.thread.clone(), prompt.id);
         let service = match service {
             Some(service) => service,
-            empty => empty.insert(caught(|| self.spare.get()).map_err(Broken::Panicked)?),
+            empty => {
+                empty.insert(caught(|| self.original.lock().clone()).map_err(Broken::Panicked)?)
+            }
         };
         poll_fn(|cx| match caught(|| service.poll_ready(cx)) {
             Ok(Poll::Ready(Err(error))) => Poll::Ready(Err(Broken::of(error, true))),

@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use steadfast_core::{CallContext, Failure, IntoFailure, Spare, time::later};
+use steadfast_core::{CallContext, Failure, IntoFailure, time::later};
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tower_service::Service;
 
@@ -197,10 +197,10 @@ impl ActorsBuilder {
         T: Send + 'static,
     {
         self.policy.validate()?;
-        Ok(self.made(&service, sink))
+        Ok(self.made(service, sink))
     }
 
-    fn made<S, T>(self, service: &S, sink: impl ReplySink<S::Response>) -> Actors<T>
+    fn made<S, T>(self, service: S, sink: impl ReplySink<S::Response>) -> Actors<T>
     where
         S: Service<Prompt<T>, Error: IntoFailure, Response: Send + 'static, Future: Send + 'static>
             + Clone
@@ -208,8 +208,11 @@ impl ActorsBuilder {
             + 'static,
         T: Send + 'static,
     {
-        let turns =
-            Turns { spare: Spare::of(service), sink: BoxedReplies::new(sink), kinds: self.kinds };
+        let turns = Turns {
+            original: Arc::new(Mutex::new(service)),
+            sink: BoxedReplies::new(sink),
+            kinds: self.kinds,
+        };
         let runtime = Handle::current();
         let spawn = move |threads: Arc<Threads<T>>, actor| {
             runtime.spawn(drain::drain(threads, actor, turns.another()));
@@ -240,7 +243,7 @@ impl<T: Send + 'static> Actors<T> {
             + Send
             + 'static,
     {
-        ActorsBuilder::default().made(&service, sink)
+        ActorsBuilder::default().made(service, sink)
     }
 
     /// Takes a prompt, to run after those that the thread has already. Its number.
