@@ -395,7 +395,7 @@ impl Shared {
         loop {
             // Before the records are taken: a later state is written later.
             let mut disk = self.disk.lock();
-            let (records, waiters) = {
+            let (records, mut waiters) = {
                 let mut state = self.state.lock();
                 if !state.runs.has_changed() && state.waiters.is_empty() || disk.is_none() {
                     state.is_writing = false;
@@ -418,6 +418,8 @@ impl Shared {
                     Err(_) => {
                         state.runs.not_written(&records);
                         state.is_writing = false;
+                        // Those who came meanwhile have nobody to wait for any more.
+                        waiters.append(&mut state.waiters);
                         (!was_unwritten, None)
                     }
                 }

@@ -71,7 +71,7 @@ fn watchdog() -> Contract<Runs, WatchdogLayer> {
         .refuses(|layer: &WatchdogLayer, _| layer.registry().stop())
         .state(Action::answer(), |layer| layer.registry().snapshot().counts.completed)
         .held(|layer| layer.registry().snapshot().running as u64)
-        .allocates(16, "the run's record: its name and its caller's, in the registry")
+        .allocates(6, "the run's record: its name and its caller's, in the registry")
 }
 
 contract!(watchdog_of_runs, watchdog());

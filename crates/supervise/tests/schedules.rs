@@ -126,10 +126,10 @@ async fn schedule(seed: u64) {
 
 #[test]
 fn one_terminal_state_a_run_in_every_schedule() {
-    let seeds = std::env::var("STEADFAST_SCHEDULES").map_or(2_000, |all| all.parse().unwrap());
+    let seeds = std::env::var("STEADFAST_SCHEDULES").map_or(10_000, |all| all.parse().unwrap());
     // Panics are a part of the schedules.
     std::panic::set_hook(Box::new(|info| {
-        if info.payload_as_str() != Some("as the schedule has it") {
+        if info.payload().downcast_ref() != Some(&"as the schedule has it") {
             eprintln!("{info}");
         }
     }));

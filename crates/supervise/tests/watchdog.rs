@@ -204,6 +204,20 @@ async fn a_child_in_a_task_that_panics_or_is_aborted_is_dead() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parent_that_is_not_polled_when_its_child_ends_is_given_up_in_time() {
+    let (service, _) = watched();
+    let inner = service.clone();
+    let job = job(move |run| {
+        // Its result goes to nobody.
+        tokio::spawn(inner.clone().oneshot(run.child(work(secs(30)))));
+        pending()
+    });
+    let started = Instant::now();
+    let _ = service.oneshot(steps(job, 1)).await.unwrap_err();
+    assert_eq!(elapsed_ms(started), secs(60 + 30));
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_lasts_longer_than_the_hard_limit_or_its_parent() {
     let (service, registry) = watched();
     let deadlines = Arc::new(parking_lot::Mutex::new(Vec::new()));

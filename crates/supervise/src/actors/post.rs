@@ -29,7 +29,7 @@ pub enum TurnFailure {
 }
 
 impl TurnFailure {
-    /// What a failure is to its user, unless [`Actors::with_kinds`](crate::Actors::with_kinds) decides otherwise: by its evidence
+    /// What a failure is to its user, unless [`ActorsBuilder::kinds`](crate::ActorsBuilder::kinds) decides otherwise: by its evidence
     /// ([`TOOL_TIMEOUT`], [`HISTORY_LOST`]), then by its reason.
     pub fn of(failure: &Failure) -> Self {
         match (failure.evidence(), failure.reason()) {
