@@ -210,7 +210,11 @@ async fn a_parent_that_is_not_polled_when_its_child_ends_is_given_up_in_time() {
     let job = job(move |run| {
         // Its result goes to nobody.
         tokio::spawn(inner.clone().oneshot(run.child(work(secs(30)))));
-        pending()
+        async {
+            // Polled once more while the child lives, so that the alarm is that of a parent who waits.
+            sleep(secs(1)).await;
+            pending().await
+        }
     });
     let started = Instant::now();
     let _ = service.oneshot(steps(job, 1)).await.unwrap_err();
