@@ -508,3 +508,31 @@ impl fmt::Debug for ActorsBuilder {
         f.debug_struct("ActorsBuilder").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tower::service_fn;
+
+    use super::*;
+
+    /// The idle timer may fire while a prompt comes in on another thread.
+    #[tokio::test(start_paused = true)]
+    async fn a_mailbox_that_has_something_to_do_is_not_evicted() {
+        let turn = service_fn(|_: Prompt<()>| pending::<Result<(), Failure>>());
+        let actors = Actors::new(turn, |_: ThreadPost<()>| ready(Ok(())));
+        let key = ThreadKey::new("t");
+        actors.send(key.clone(), ()).unwrap();
+        let actor = actors.0.map.read().get(&key).cloned().unwrap();
+        assert!(!actors.0.evict(&actor), "it waits");
+        tokio::task::yield_now().await;
+        assert_eq!(actors.snapshot().running, 1);
+        assert!(!actors.0.evict(&actor), "it runs");
+        actors.abort(&key).unwrap();
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        assert!(actors.0.evict(&actor) && actors.0.evict(&actor));
+        assert_eq!(actors.snapshot().threads, 0);
+    }
+}

@@ -191,3 +191,34 @@ impl<T> fmt::Debug for Steering<T> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio_test::{assert_pending, assert_ready_eq, task};
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_dropped_at_any_moment_loses_nothing() {
+        let steering = Steering::new();
+        for dropped_when_woken in [false, true] {
+            let mut waits = task::spawn(steering.next());
+            assert_pending!(waits.poll());
+            if dropped_when_woken {
+                assert!(steering.push("one", 20).is_ok());
+                assert!(waits.is_woken());
+                drop(waits);
+            } else {
+                drop(waits);
+                assert!(steering.push("one", 20).is_ok());
+            }
+            assert_ready_eq!(task::spawn(steering.next()).poll(), "one");
+        }
+        let mut stopping = task::spawn(steering.stopping());
+        assert_pending!(stopping.poll());
+        steering.stop();
+        assert!(stopping.is_woken() && stopping.poll().is_ready());
+        assert!(steering.finish().is_empty());
+        assert!(matches!(steering.push("late", 20), Err(SteerError::Over("late"))));
+    }
+}
