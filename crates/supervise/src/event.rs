@@ -105,6 +105,16 @@ pub(crate) fn notice_failed(id: &RunId, kind: NoticeKind, error: &str) {
     );
 }
 
+pub(crate) fn notice_dropped(id: &RunId) {
+    event!(
+        name: "steadfast::supervise::notice_dropped",
+        target: "steadfast::supervise",
+        Level::WARN,
+        run = %id,
+        "too many notices could not be handed on; the oldest is dropped",
+    );
+}
+
 pub(crate) fn registry_unwritten(error: &StoreError, records: usize) {
     event!(
         name: "steadfast::supervise::registry_unwritten",

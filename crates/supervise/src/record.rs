@@ -65,6 +65,8 @@ pub enum NoticeState {
     Pending,
     /// It was taken, by this way.
     Sent(NoticeVia),
+    /// Nobody took it, and there were too many of those.
+    Dropped,
 }
 
 /// What is known of a run.

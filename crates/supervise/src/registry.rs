@@ -295,7 +295,7 @@ impl RunRegistry {
     /// A run has ended; `is_result`: it has a result, which counts as late when the run had ended before.
     pub(crate) fn end(&self, id: &RunId, end: RunEnd, is_result: bool) -> Ended {
         let announces = self.0.sink.get().is_some();
-        let ended = {
+        let (ended, dropped) = {
             let mut state = self.0.state.lock();
             if !is_result && state.runs.get(id).is_none_or(|record| record.state.is_terminal()) {
                 return Ended::Unknown;
@@ -313,10 +313,13 @@ impl RunRegistry {
                 },
                 Ended::Late(_) | Ended::Unknown => counts.late += 1,
             }
-            ended
+            (ended, state.runs.drop_notice())
         };
         if let Ended::Late(state) = ended {
             event::late_result(id, state, end.state);
+        }
+        if let Some(dropped) = dropped {
+            event::notice_dropped(&dropped);
         }
         self.0.ended.notify_waiters();
         self.0.after_change();

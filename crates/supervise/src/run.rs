@@ -79,7 +79,8 @@ pub struct AgentRun<T> {
 }
 
 impl<T> AgentRun<T> {
-    /// A run without a parent.
+    /// A run without a parent. In a turn, give it [the turn's context](Self::with_context): its caller, its recovery log, and its deadline, beyond
+    /// which the run does not last.
     pub fn new(input: T) -> Self {
         Self::of(RunHandle::new(RunId::random(), None), input)
     }

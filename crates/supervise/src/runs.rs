@@ -191,6 +191,25 @@ impl Runs {
         true
     }
 
+    /// Gives up the oldest notice that nobody takes, if there are too many: a sink that is broken for days must not fill the memory. Whose it was.
+    pub(crate) fn drop_notice(&mut self) -> Option<RunId> {
+        if self.pending <= KEPT {
+            return None;
+        }
+        let pending = self
+            .runs
+            .values_mut()
+            .filter(|entry| entry.record.notice == NoticeState::Pending && !entry.sending);
+        let record = &mut pending.min_by_key(|entry| entry.record.ended_ms)?.record;
+        record.notice = NoticeState::Dropped;
+        let id = record.id.clone();
+        self.pending -= 1;
+        self.changed.insert(id.clone());
+        self.ended.push_back(id.clone());
+        self.forget();
+        Some(id)
+    }
+
     /// What has to be written, and counts as written unless [`not_written`](Self::not_written).
     pub(crate) fn take_changed(&mut self) -> Vec<RunRecord> {
         let changed = std::mem::take(&mut self.changed);
@@ -439,6 +458,25 @@ mod tests {
         let changed = runs.take_changed();
         let first = changed.iter().find(|record| record.id.as_str() == "on disk").unwrap();
         assert_eq!(first.state, RunState::Completed);
+    }
+
+    #[test]
+    fn notices_that_nobody_takes_are_bounded() {
+        let now = Instant::now();
+        let mut runs = Runs::default();
+        for n in 0..=KEPT {
+            let id = n.to_string();
+            start(&mut runs, &id, now);
+            runs.end(&(*id).into(), RunEnd::of(RunState::Failed), true, n as u64);
+            let expected = (n == KEPT).then(|| RunId::from("0"));
+            assert_eq!(runs.drop_notice(), expected, "the oldest, once there are too many");
+        }
+        assert_eq!(runs.get(&"0".into()).unwrap().notice, NoticeState::Dropped);
+        assert_eq!(runs.take_notices().len(), KEPT);
+        // What is being sent is not dropped.
+        start(&mut runs, "new", now);
+        runs.end(&"new".into(), RunEnd::of(RunState::Failed), true, 9_999);
+        assert_eq!(runs.drop_notice(), Some("new".into()));
     }
 
     #[test]
