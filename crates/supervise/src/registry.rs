@@ -469,7 +469,12 @@ impl Shared {
         let Some(runtime) = self.runtime.clone().or_else(|| Handle::try_current().ok()) else {
             return;
         };
-        let notices = self.state.lock().runs.take_notices();
+        let notices = {
+            let mut state = self.state.lock();
+            // A disk that fails keeps nobody from hearing of it.
+            let only_written = self.is_durable && !state.is_unwritten;
+            state.runs.take_notices(only_written)
+        };
         for notice in notices {
             runtime.spawn(self.clone().send(sink.clone(), notice));
         }

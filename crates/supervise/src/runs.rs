@@ -34,6 +34,8 @@ struct Entry {
     handle: Option<RunHandle>,
     /// The ordinal of the last record of it on disk.
     written: Option<u64>,
+    /// That record, or one before it, has the terminal state.
+    is_end_written: bool,
     /// Its notice is being sent.
     sending: bool,
 }
@@ -66,8 +68,15 @@ impl Runs {
         self.running += 1;
         let age = Age { at: now, then: Duration::ZERO };
         let id = record.id.clone();
-        self.runs
-            .insert(id, Entry { record, age, handle: Some(handle), written: None, sending: false });
+        let entry = Entry {
+            record,
+            age,
+            handle: Some(handle),
+            written: None,
+            is_end_written: false,
+            sending: false,
+        };
+        self.runs.insert(id, entry);
         true
     }
 
@@ -77,7 +86,14 @@ impl Runs {
         let then = Duration::from_millis(wall_ms.saturating_sub(record.started_ms));
         let age = Age { at: now, then };
         let id = record.id.clone();
-        let entry = Entry { record, age, handle: None, written: Some(ordinal), sending: false };
+        let entry = Entry {
+            is_end_written: record.state.is_terminal(),
+            record,
+            age,
+            handle: None,
+            written: Some(ordinal),
+            sending: false,
+        };
         self.runs.insert(id, entry);
     }
 
@@ -162,12 +178,16 @@ impl Runs {
         ghosts
     }
 
-    /// The notices that are to be sent and are not being sent yet; they count as being sent now.
-    pub(crate) fn take_notices(&mut self) -> Vec<RunNotice> {
+    /// The notices that are to be sent and are not being sent yet; they count as being sent now. `only_written`: those of runs whose end is
+    /// on disk.
+    pub(crate) fn take_notices(&mut self, only_written: bool) -> Vec<RunNotice> {
         if self.pending == 0 {
             return Vec::new();
         }
-        let idle = self.runs.values_mut().filter(|entry| !entry.sending);
+        let idle = self
+            .runs
+            .values_mut()
+            .filter(|entry| !entry.sending && (entry.is_end_written || !only_written));
         let notices = idle.filter_map(|entry| {
             let notice = entry.record.notice()?;
             entry.sending = true;
@@ -230,6 +250,7 @@ impl Runs {
         for (ordinal, record) in (first..).zip(records) {
             if let Some(entry) = self.runs.get_mut(&record.id) {
                 entry.written = Some(ordinal);
+                entry.is_end_written |= record.state.is_terminal();
             }
         }
     }
@@ -393,7 +414,7 @@ mod tests {
                         }
                     }
                     Event::Notify(id, taken) => {
-                        runs.take_notices();
+                        runs.take_notices(false);
                         let via = taken.then_some(NoticeVia::Direct);
                         let first = runs.notified(&id.to_string().into(), via);
                         let run = model.get_mut(&id);
@@ -461,6 +482,23 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_waits_until_the_end_of_its_run_is_on_disk() {
+        let now = Instant::now();
+        let mut runs = Runs::default();
+        start(&mut runs, "r", now);
+        let running = runs.take_changed();
+        runs.end(&"r".into(), RunEnd::of(RunState::Failed), true, 1);
+        // It is being written as running when it ends.
+        runs.written(&running, 1);
+        assert!(runs.take_notices(true).is_empty());
+        let ended = runs.take_changed();
+        assert!(runs.take_notices(true).is_empty(), "on its way to the disk");
+        runs.written(&ended, 2);
+        assert_eq!(runs.take_notices(true).len(), 1);
+        assert!(runs.take_notices(true).is_empty(), "it is being sent");
+    }
+
+    #[test]
     fn notices_that_nobody_takes_are_bounded() {
         let now = Instant::now();
         let mut runs = Runs::default();
@@ -472,7 +510,7 @@ mod tests {
             assert_eq!(runs.drop_notice(), expected, "the oldest, once there are too many");
         }
         assert_eq!(runs.get(&"0".into()).unwrap().notice, NoticeState::Dropped);
-        assert_eq!(runs.take_notices().len(), KEPT);
+        assert_eq!(runs.take_notices(false).len(), KEPT);
         // What is being sent is not dropped.
         start(&mut runs, "new", now);
         runs.end(&"new".into(), RunEnd::of(RunState::Failed), true, 9_999);
