@@ -189,6 +189,7 @@ mod tests {
                 name: Some("ls".into()),
                 content: vec![Part::Text(text.clone()), Part::Media(image)],
                 is_error: true,
+                failure: None,
                 extra: None,
             }),
             Part::Media(Media { kind: MediaKind::Document, source: url, extra: None }),
