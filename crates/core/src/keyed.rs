@@ -122,7 +122,12 @@ where
 
     /// The same by a borrowed key, such as a `&str`; `make` makes the key too, so that a lookup of an existing
     /// one allocates nothing.
-    pub fn get_or_insert_by<Q>(&self, key: &Q, now: Instant, make: impl FnOnce() -> (K, V)) -> Arc<V>
+    pub fn get_or_insert_by<Q>(
+        &self,
+        key: &Q,
+        now: Instant,
+        make: impl FnOnce() -> (K, V),
+    ) -> Arc<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
