@@ -155,7 +155,12 @@ where
     }
 
     /// The state of `key`, if there is any. Does not count as use.
-    pub fn get<Q>(&self, key: &Q) -> Option<Arc<V>>
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.get_by(key)
+    }
+
+    /// The same by a borrowed key.
+    pub fn get_by<Q>(&self, key: &Q) -> Option<Arc<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -415,7 +420,7 @@ mod tests {
         let first = map.get_or_insert_by("a", Instant::now(), || make("a"));
         let again = map.get_or_insert_by("a", Instant::now(), || unreachable!("there is one"));
         assert!(Arc::ptr_eq(&first, &again));
-        assert!(map.get("a").is_some() && map.get("b").is_none() && map.len() == 1);
+        assert!(map.get_by("a").is_some() && map.get_by("b").is_none() && map.len() == 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -88,7 +88,7 @@ impl HealthState {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Provider>> {
-        self.providers.get(name)
+        self.providers.get_by(name)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Provider>> {
