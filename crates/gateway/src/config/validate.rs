@@ -16,8 +16,9 @@ const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key co
 /// What is wrong with what is set of a layer, by section.
 type PolicyCheck = fn(&Config) -> Option<String>;
 
-const POLICIES: [(&str, PolicyCheck); 10] = [
+const POLICIES: [(&str, PolicyCheck); 11] = [
     ("failover", |config| problem(config.failover.policy.validate())),
+    ("health", |config| problem(config.health.policy.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
     ("breaker", |config| problem(config.breaker.validate())),
     ("timeout", |config| problem(config.timeout.deadline.validate())),

@@ -15,7 +15,7 @@ use super::{
 use crate::config::{Config, ConfigErrors, Source, preset_keys};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("preset", &["preset"]),
     ("server", &["server", "tenants"]),
     ("log", &["log"]),
@@ -25,6 +25,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("continuation", &["continuation"]),
     ("resume", &["resume"]),
     ("failover", &["failover", "cooldown", "recovery"]),
+    ("health", &["health"]),
     ("compaction", &["compaction"]),
     ("retry", &["retry"]),
     ("breaker", &["breaker"]),
