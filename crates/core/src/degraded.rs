@@ -92,6 +92,14 @@ impl DegradedProviders {
         }
     }
 
+    /// The next call may be a probe of `provider`: one has succeeded.
+    pub fn allow_probe(&self, provider: &str, now: Instant) {
+        let mut entries = self.0.entries.write();
+        if let Some(entry) = entries.iter_mut().find(|entry| *entry.provider == *provider) {
+            entry.probe_from = now;
+        }
+    }
+
     /// Their names, in no order.
     pub fn list(&self) -> Vec<Box<str>> {
         self.0.entries.read().iter().map(|entry| entry.provider.clone()).collect()
@@ -149,6 +157,8 @@ mod tests {
         assert!(!probes("a", 12), "one call gets it");
         assert!(!probes("a", 21));
         assert!(probes("a", 22));
+        degraded.allow_probe("a", start + Duration::from_secs(23));
+        assert!(probes("a", 23) && !probes("a", 23), "the one before has succeeded");
         assert!(!probes("b", 22) && probes("b", 30));
         assert!(!probes("c", 100), "it is not degraded");
     }

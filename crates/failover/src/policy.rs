@@ -114,8 +114,8 @@ pub struct FailoverPolicy {
     /// default; without it the chain's order holds.
     pub reliable_first: bool,
     /// A target whose provider is degraded is passed over while any other may serve the call, even one that
-    /// cools. Off by default: then it comes after those that are well, and before those that cool. Only with
-    /// [`with_health`](crate::CooldownFailoverLayer::with_health).
+    /// cools. Off by default: then it comes after those that are well, and before those that cool. Where a
+    /// health layer is.
     pub skip_degraded: bool,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.

@@ -50,7 +50,8 @@
 //! An agent is the agent in the call's context, else the session, else the tenant. A call without any of them is
 //! one of its own; calls with the same prompt are one.
 //!
-//! Only failures of the provider count ([`FaultSide::Provider`](steadfast_core::FaultSide)): not the caller's
+//! Only failures of the [whole provider](HealthPolicy::any_scope) count ([`FaultSide::Provider`](steadfast_core::FaultSide),
+//! [`Scope::Provider`](steadfast_core::Scope)): not those of one model or key, not the caller's
 //! mistakes, not what the model did wrong, no refusals of our own, no cancelled call. An answer that stalls counts,
 //! and one that goes on for too long does not.
 //!
@@ -60,7 +61,7 @@
 //! [a tenth](HealthPolicy::recover_share) of its calls since it was degraded, within the window, has failed.
 //! First content is a success; an answer that breaks after it is a failure. Silence is no evidence: without a call
 //! the provider stays degraded. So that there is one where others are preferred, one call in
-//! [10 s](HealthPolicy::probe_every) may be sent there as a probe
+//! [10 s](HealthPolicy::probe_every), and the next one as soon as that has succeeded, may be sent there as a probe
 //! ([`DegradedProviders::acquire_probe`](steadfast_core::DegradedProviders::acquire_probe)); and
 //! [`HealthHandle::probed`] takes the outcome of a health check of your own.
 //!

@@ -2,7 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use steadfast_core::{Failure, FaultSide, Outcome, Reason, TimeLimit, circuit::SlidingWindow};
+use steadfast_core::{
+    Failure, FaultSide, Outcome, Reason, Scope, TimeLimit, circuit::SlidingWindow,
+};
 use tokio::time::Instant;
 
 use crate::{AgentKey, HealthPolicy, agents::Agents};
@@ -245,7 +247,7 @@ impl HealthMonitor {
             _ if !self.is_current(call) => None,
             Outcome::Success if reached => None,
             Outcome::Success => self.reached(now, call),
-            Outcome::Failure(failure) if blames_provider(failure) => {
+            Outcome::Failure(failure) if self.counts(failure) => {
                 self.under_way = self.under_way.saturating_sub(u64::from(!reached));
                 self.fail(now, call, failure.reason())
             }
@@ -326,6 +328,19 @@ impl HealthMonitor {
         Some(transition)
     }
 
+    /// Successes since the last failure, while it is degraded.
+    pub(crate) const fn successes(&self) -> u32 {
+        self.successes
+    }
+
+    /// Whether a failure counts against the provider: not the caller's mistakes, the model's, refusals of our own,
+    /// nor limits on what an answer may take that comes.
+    fn counts(&self, failure: &Failure) -> bool {
+        failure.fault() == FaultSide::Provider
+            && failure.time_limit().is_none_or(TimeLimit::blames_provider)
+            && (self.policy.any_scope || failure.scope() == Scope::Provider)
+    }
+
     /// Whether the end of that call may decide anything.
     fn is_current(&self, call: &HealthCall) -> bool {
         call.order > self.epoch
@@ -363,13 +378,6 @@ impl HealthMonitor {
             self.window.clear();
         }
     }
-}
-
-/// Whether a failure counts against the provider: not the caller's mistakes, the model's, refusals of our own, nor
-/// limits on what an answer may take that comes.
-fn blames_provider(failure: &Failure) -> bool {
-    failure.fault() == FaultSide::Provider
-        && failure.time_limit().is_none_or(TimeLimit::blames_provider)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share need not be exact")]

@@ -43,6 +43,10 @@ pub struct HealthPolicy {
     /// way taken as good. 0.2: at 5 % of failures two agents fail within a minute every day, and a fifth is
     /// nothing that retries hide. 0: two or three failures are enough, however many calls succeed.
     pub min_share: f64,
+    /// Whether failures count that speak for one model or credential of the provider alone: rate limits, a lack of
+    /// capacity, a refused key, a missing model. Off by default: other models and keys of the provider are well, and
+    /// failover knows which are not.
+    pub any_scope: bool,
     /// A degraded provider recovers after so many successes since its last failure. 3: as many as it took
     /// failures of one agent.
     pub recover_after: u32,
@@ -50,7 +54,8 @@ pub struct HealthPolicy {
     /// half of what degrades it, so that a provider between the two does not change back and forth.
     pub recover_share: f64,
     /// While a provider is degraded, one call in this time may be sent there as if it were well, to see whether
-    /// it is. 10 s: it is found to be well again within half a minute, and one caller in 10 s pays for that.
+    /// it is, and the next one as soon as that has succeeded. 10 s: one caller in 10 s pays for a provider that
+    /// is down.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "probe_every_s", with = "steadfast_core::config::Seconds")
@@ -67,6 +72,7 @@ impl Default for HealthPolicy {
             agents: 2,
             failures: 3,
             min_share: 0.2,
+            any_scope: false,
             recover_after: 3,
             recover_share: 0.1,
             probe_every: Duration::from_secs(10),
@@ -76,12 +82,14 @@ impl Default for HealthPolicy {
 }
 
 impl HealthPolicy {
-    /// The rule of an agent platform: two agents, or three failures in a row of one, whatever the share; and
+    /// The rule of an agent platform: two agents, or three failures in a row of one, whatever they are for and
+    /// whatever the share; and
     /// the first success is the recovery. Where degraded providers are skipped altogether, a probe of one is
     /// made when its failures have left the window.
     pub fn comis() -> Self {
         Self {
             min_share: 0.0,
+            any_scope: true,
             recover_after: 1,
             recover_share: 1.0,
             probe_every: Duration::from_secs(60),

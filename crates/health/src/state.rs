@@ -151,11 +151,18 @@ impl Provider {
         change: impl FnOnce(&mut HealthMonitor) -> Option<HealthTransition>,
     ) -> Option<HealthTransition> {
         let mut observed = self.observed.lock();
-        let transition = change(&mut observed.monitor)?;
-        if observed.is_gone {
+        let successes = observed.monitor.successes();
+        let transition = change(&mut observed.monitor);
+        let succeeded = observed.monitor.successes() > successes;
+        if observed.is_gone || (transition.is_none() && !succeeded) {
             return None;
         }
         let degraded = &self.state.upgrade()?.degraded;
+        let Some(transition) = transition else {
+            // It may be over, so that there is no reason to wait with the next one.
+            degraded.allow_probe(&self.name, now);
+            return None;
+        };
         match transition.to {
             HealthStatus::Degraded => {
                 degraded.insert(&self.name, now, observed.monitor.policy().probe_every);

@@ -162,7 +162,7 @@ proptest! {
 fn degradations(policy: HealthPolicy, failing: f64, seed: u64) -> u64 {
     let (start, mut rng) = (Instant::now(), fastrand::Rng::with_seed(seed));
     let mut monitor = HealthMonitor::new(policy, start);
-    let failure = Failure::new(Reason::Overloaded, "");
+    let failure = Failure::new(Reason::ServerError, "");
     for call in 0..36_000u64 {
         let now = start + Duration::from_millis(call * 100);
         let began = monitor.began(AgentKey::named(&rng.u32(..50).to_string()));

@@ -10,7 +10,7 @@ async fn each_change_is_traced_once() {
     let captured = CapturedEvents::default();
     let _guard = tracing::subscriber::set_default(captured.clone());
     let handle = ProviderHealthLayer::default().handle();
-    let failure = Failure::new(Reason::Overloaded, "no capacity for sk-secret");
+    let failure = Failure::new(Reason::ServerError, "no capacity for sk-secret");
     handle.probed("openai", Ok(()));
     tokio::time::advance(ms(1_500)).await;
     for _ in 0..4 {
@@ -19,7 +19,7 @@ async fn each_change_is_traced_once() {
     assert_eq!(
         captured.take(),
         [
-            "steadfast::health::degraded provider=\"openai\" cause=\"agents\" reason=\"overloaded\" agents=2 \
+            "steadfast::health::degraded provider=\"openai\" cause=\"agents\" reason=\"server_error\" agents=2 \
           in_a_row=1 calls=3 failures=2 after_ms=1500"
         ]
     );
@@ -30,7 +30,7 @@ async fn each_change_is_traced_once() {
     assert_eq!(
         captured.take(),
         [
-            "steadfast::health::recovered provider=\"openai\" cause=\"successes\" reason=\"overloaded\" agents=0 \
+            "steadfast::health::recovered provider=\"openai\" cause=\"successes\" reason=\"server_error\" agents=0 \
           in_a_row=0 calls=3 failures=0 after_ms=70000"
         ]
     );

@@ -172,12 +172,17 @@ fn only_failures_of_the_provider_count() {
     let limited = |limit| Failure::new(Reason::Timeout, "").with_time_limit(limit);
     let counts = [
         Failure::new(Reason::ServerError, ""),
-        Failure::new(Reason::Overloaded, ""),
-        Failure::new(Reason::RateLimit, ""),
         Failure::new(Reason::Network, ""),
-        Failure::new(Reason::Auth, ""),
+        Failure::new(Reason::Unknown, ""),
         limited(TimeLimit::Stall),
         limited(TimeLimit::FirstContent),
+    ];
+    // Of one model or credential alone.
+    let narrow = [
+        Failure::new(Reason::Overloaded, ""),
+        Failure::new(Reason::RateLimit, ""),
+        Failure::new(Reason::Auth, ""),
+        Failure::new(Reason::ModelNotFound, ""),
     ];
     let does_not = [
         Failure::new(Reason::Format, ""),
@@ -202,6 +207,9 @@ fn only_failures_of_the_provider_count() {
         };
         for failure in &counts {
             assert!(played(failure).is_degraded(), "{failure:?}");
+        }
+        for failure in &narrow {
+            assert_eq!(played(failure).is_degraded(), policy.any_scope, "{failure:?}");
         }
         for failure in &does_not {
             let mut world = played(failure);
