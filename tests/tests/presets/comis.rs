@@ -125,7 +125,7 @@ async fn a_degraded_provider_is_skipped() {
         request
     };
     // One failure each; by itself failover begins a rest with two in a row, which ends after two seconds.
-    let failing = |calls| always_nth(status(401, "no"), calls);
+    let failing = |calls| always_nth(&status(401, "no"), calls);
     for (agents, failures) in [(&["one", "two"][..], 2), (&["one", "one", "one"], 3)] {
         let world = World::new(PRESET, [failing(failures), FaultPlan::none()]);
         for name in agents {
@@ -178,7 +178,7 @@ async fn no_other_preset_has_it() {
 }
 
 /// This fault for the first calls.
-fn always_nth(fault: Fault, calls: usize) -> FaultPlan {
+fn always_nth(fault: &Fault, calls: usize) -> FaultPlan {
     (1..=calls).fold(FaultPlan::none(), |plan, call| {
         plan.rule(PlanRule::new(fault.clone()).nth(u64::try_from(call).unwrap()))
     })
