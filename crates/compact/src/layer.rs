@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message};
-use steadfast_core::{Failure, KeyedPolicy, Target};
+use steadfast_core::{DegradedProviders, Failure, KeyedPolicy, Target};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -93,6 +93,22 @@ impl CompactionLayer {
     /// Spends at most this on the summaries of one tenant.
     pub fn with_spend(self, policy: SpendPolicy) -> Self {
         self.with(|config| config.spend = policy)
+    }
+
+    /// Without summaries while their provider is in `degraded`, those that `steadfast-health` finds: rules alone
+    /// compact what does not fit, and nothing is summarised in advance. Their provider is
+    /// [the one that is named](Self::with_summaries_from), else that of the request's target.
+    ///
+    /// What the layer remembers is kept, and its handles stay valid.
+    pub fn with_health(self, degraded: DegradedProviders) -> Self {
+        let handle = self.handle();
+        self.with(|config| config.health = Some(degraded)).sharing(&handle)
+    }
+
+    /// Which provider the summariser asks, where it is not that of the request's target.
+    pub fn with_summaries_from(self, provider: impl Into<Arc<str>>) -> Self {
+        let provider = provider.into();
+        self.with(|config| config.summaries_from = Some(provider))
     }
 
     /// With these windows. They can be shared by layers, with what they learn.

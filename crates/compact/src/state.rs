@@ -6,7 +6,7 @@ use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Message};
-use steadfast_core::{Keep, Keyed, KeyedPolicy, Target};
+use steadfast_core::{CallContext, DegradedProviders, Keep, Keyed, KeyedPolicy, Target};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -43,6 +43,9 @@ pub(crate) struct Config {
     pub(crate) keep_ambiguous: bool,
     pub(crate) targets: Option<Targets>,
     pub(crate) summariser: Option<Arc<Summariser>>,
+    /// Which providers are degraded, and who writes summaries where that is not the request's target.
+    pub(crate) health: Option<DegradedProviders>,
+    pub(crate) summaries_from: Option<Arc<str>>,
     pub(crate) seed: Option<u64>,
     pub(crate) remember: Option<KeyedPolicy>,
 }
@@ -101,6 +104,17 @@ impl LayerState {
 
     pub(crate) fn policy(&self) -> &CompactionPolicy {
         self.config.compactor.policy()
+    }
+
+    /// Whether the provider that would write a summary for a call with this context is degraded.
+    pub(crate) fn is_summariser_degraded(&self, context: &CallContext) -> bool {
+        let Config { summariser, health, summaries_from, .. } = &self.config;
+        let Some(health) = health.as_ref().filter(|health| !health.is_empty()) else {
+            return false;
+        };
+        let target = || context.target.as_ref().map(Target::provider);
+        let provider = summaries_from.as_deref().or_else(target);
+        summariser.is_some() && provider.is_some_and(|provider| health.contains(provider))
     }
 
     /// A new generator, so that no call waits for another's.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
 use steadfast_compact::{CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable};
-use steadfast_core::{Failure, Priority, Reason, Step, Usage, circuit::CircuitState};
+use steadfast_core::{
+    DegradedProviders, Failure, Priority, Reason, Step, Usage, circuit::CircuitState,
+};
 use support::*;
 use tokio::time::Instant;
 
@@ -573,4 +575,68 @@ async fn tokens_of_an_unused_summary_count() {
     let layer = self::layer(&hanging);
     turn(&layer, "s").await.unwrap();
     assert!(layer.handle().spent(Some("acme")).0 > 1_000, "nobody knows what a hang did cost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_are_no_summaries_while_their_provider_is_degraded() {
+    let degraded = DegradedProviders::default();
+    let now = Instant::now();
+    // Of the request's target, and of a provider that is named.
+    for (from, provider) in
+        [(None, target().provider().to_owned()), (Some("house"), "house".into())]
+    {
+        let summariser = recorded();
+        let layer = layer(&summariser).with_health(degraded.clone());
+        let layer = match from {
+            Some(from) => layer.with_summaries_from(from),
+            None => layer,
+        };
+        degraded.insert(&provider, now, Duration::from_secs(10));
+        let answer = turn(&layer, "s").await.unwrap();
+        let notice = notice(&answer);
+        assert_eq!(notice.reports[0].tier, Tier::Fallback, "rules alone");
+        assert_eq!(notice.degraded, Some(Degraded::ProviderDegraded));
+        assert_eq!((summariser.calls(), layer.handle().spent(Some("acme"))), (0, (0, 0)));
+        assert_eq!(layer.handle().snapshot().counts.degraded, 1);
+
+        degraded.remove(&provider);
+        degraded.insert("another", now, Duration::from_secs(10));
+        let answer = turn(&layer, "t").await.unwrap();
+        assert_eq!(crate::notice(&answer).degraded, None);
+        assert_eq!(summariser.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_summarised_in_advance_while_their_provider_is_degraded() {
+    let degraded = DegradedProviders::default();
+    for is_degraded in [true, false] {
+        let summariser = recorded();
+        let layer = CompactionLayer::new(summariser.clone())
+            .with_targets(window(14_000))
+            .with_counter(four_bytes())
+            .with_deferred(true)
+            .with_health(degraded.clone());
+        let model = Model::fine();
+        if is_degraded {
+            degraded.insert(target().provider(), Instant::now(), Duration::from_secs(10));
+        } else {
+            degraded.remove(target().provider());
+        }
+        // It is due, and still fits.
+        let list = talk(120, 20);
+        ask(&stacked(&layer, &model), request(list.clone(), session("s"))).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(model.last().messages.len(), list.len(), "all of it is sent");
+        assert_eq!(summariser.calls(), usize::from(!is_degraded));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_a_setting_that_keeps_what_is_remembered() {
+    let layer = layer(&recorded());
+    let handle = layer.handle();
+    let layer = layer.with_health(DegradedProviders::default());
+    turn(&layer, "s").await.unwrap();
+    assert_eq!(handle.snapshot().counts.summarised, 1);
 }

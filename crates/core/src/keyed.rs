@@ -1,6 +1,7 @@
 //! Per-key state of bounded size.
 
 use std::{
+    borrow::Borrow,
     cmp::Reverse,
     collections::HashMap,
     fmt,
@@ -116,6 +117,21 @@ where
 
     /// The state of `key`, made by `make` when there is none yet.
     pub fn get_or_insert_with(&self, key: &K, now: Instant, make: impl FnOnce() -> V) -> Arc<V> {
+        self.get_or_insert_by(key, now, || (key.clone(), make()))
+    }
+
+    /// The same by a borrowed key, such as a `&str`; `make` makes the key too, so that a lookup of an existing
+    /// one allocates nothing.
+    pub fn get_or_insert_by<Q>(
+        &self,
+        key: &Q,
+        now: Instant,
+        make: impl FnOnce() -> (K, V),
+    ) -> Arc<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let shard = self.shard(key);
         let tick = self.tick(now);
         if let Some(entry) = shard.read().get(key) {
@@ -132,13 +148,23 @@ where
         if map.len() >= capacity {
             self.evict(&mut map, capacity, policy.idle, now);
         }
-        let value = Arc::new(make());
-        map.insert(key.clone(), Entry { value: value.clone(), used: AtomicU64::new(tick) });
+        let (key, value) = make();
+        let value = Arc::new(value);
+        map.insert(key, Entry { value: value.clone(), used: AtomicU64::new(tick) });
         value
     }
 
     /// The state of `key`, if there is any. Does not count as use.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.get_by(key)
+    }
+
+    /// The same by a borrowed key.
+    pub fn get_by<Q>(&self, key: &Q) -> Option<Arc<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         self.shard(key).read().get(key).map(|entry| entry.value.clone())
     }
 
@@ -223,7 +249,7 @@ where
         }
     }
 
-    fn shard(&self, key: &K) -> &RwLock<HashMap<K, Entry<V>, RandomState>> {
+    fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> &RwLock<HashMap<K, Entry<V>, RandomState>> {
         // The top bits, since the maps use the low ones.
         let hash = self.hasher.hash_one(key);
         let index = usize::try_from(hash >> 61).unwrap_or(0);
@@ -385,6 +411,16 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &again));
         assert_eq!(map.len(), 1);
         assert!(map.remove(&1).is_some() && map.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_borrowed_key_finds_the_same_state() {
+        let map: Keyed<Box<str>, State> = Keyed::new(KeyedPolicy::default());
+        let make = |key: &str| (Box::from(key), State::default());
+        let first = map.get_or_insert_by("a", Instant::now(), || make("a"));
+        let again = map.get_or_insert_by("a", Instant::now(), || unreachable!("there is one"));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(map.get_by("a").is_some() && map.get_by("b").is_none() && map.len() == 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -98,6 +98,8 @@ pub struct LeaseEnd<'a> {
     /// From the call's start to its first content; `None` when there was none, or when it was not
     /// [observed](Lease::observing_content).
     pub first_content: Option<Duration>,
+    /// Whether the observer has been notified of the first content: not when it is a success that came without.
+    pub content_reported: bool,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
 }
@@ -123,6 +125,13 @@ enum Content {
     /// It has not come yet; with the start of the call.
     Awaited(Instant),
     Came(Duration),
+}
+
+impl Content {
+    /// The observer knows of it.
+    const fn is_known(self) -> bool {
+        matches!(self, Self::Came(_))
+    }
 }
 
 impl Lease {
@@ -192,10 +201,11 @@ impl Lease {
     pub fn success(mut self) {
         if let Some(observer) = self.observer.take() {
             // A successful answer without content counts as having it at its end.
+            let reported = self.content.is_known();
             if let Content::Awaited(began) = self.content {
                 self.content = Content::Came(began.elapsed());
             }
-            self.end(&*observer, Outcome::Success);
+            self.end(&*observer, Outcome::Success, reported);
         }
     }
 
@@ -207,7 +217,7 @@ impl Lease {
     /// The answer failed; whether what it went to [rests](Observer::rests) now.
     pub fn failure_rests(mut self, failure: &Failure) -> bool {
         let Some(observer) = self.observer.take() else { return false };
-        self.end(&*observer, Outcome::Failure(failure));
+        self.end(&*observer, Outcome::Failure(failure), self.content.is_known());
         observer.rests(self.permit)
     }
 
@@ -215,12 +225,13 @@ impl Lease {
     pub fn cancel(self) {}
 
     #[inline]
-    fn end(&self, observer: &dyn Observer, outcome: Outcome<'_>) {
+    fn end(&self, observer: &dyn Observer, outcome: Outcome<'_>, content_reported: bool) {
         let first_content = match self.content {
             Content::Came(after) => Some(after),
             Content::Ignored | Content::Awaited(_) => None,
         };
-        observer.ended(LeaseEnd { permit: self.permit, outcome, first_content, log: &self.log });
+        let (permit, log) = (self.permit, &self.log);
+        observer.ended(LeaseEnd { permit, outcome, first_content, content_reported, log });
     }
 }
 
@@ -228,10 +239,11 @@ impl Drop for Lease {
     #[inline]
     fn drop(&mut self) {
         if let Some(observer) = self.observer.take() {
+            let reported = self.content.is_known();
             if std::thread::panicking() {
-                self.end(&*observer, Outcome::Failure(&Failure::panicked()));
+                self.end(&*observer, Outcome::Failure(&Failure::panicked()), reported);
             } else {
-                self.end(&*observer, Outcome::Cancelled);
+                self.end(&*observer, Outcome::Cancelled, reported);
             }
         }
     }
@@ -307,5 +319,35 @@ mod tests {
         lease.content();
         lease.success();
         assert_eq!(ends.0.lock()[0].2, Some(Duration::from_secs(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_says_whether_the_first_content_was_reported() {
+        #[derive(Default)]
+        struct Reported(Mutex<(u32, Vec<bool>)>);
+        impl Observer for Reported {
+            fn first_content(&self, _: Permit, _: Instant, _: Duration, _: &RecoveryLog) {
+                self.0.lock().0 += 1;
+            }
+            fn ended(&self, end: LeaseEnd<'_>) {
+                self.0.lock().1.push(end.content_reported);
+            }
+        }
+        let reported = Arc::new(Reported::default());
+        let lease = || {
+            let permit = Permit::new(PermitKind::Ordinary, 1);
+            Lease::new(reported.clone(), permit, RecoveryLog::default())
+        };
+        let with_content = || {
+            let mut lease = lease().observing_content(Instant::now());
+            lease.content();
+            lease
+        };
+        lease().observing_content(Instant::now()).success();
+        with_content().success();
+        with_content().failure(&Failure::new(Reason::Timeout, ""));
+        drop(with_content());
+        lease().success();
+        assert_eq!(*reported.0.lock(), (3, vec![false, true, true, true, false]));
     }
 }

@@ -21,6 +21,7 @@ pub mod circuit;
 #[cfg(feature = "serde")]
 pub mod config;
 mod context;
+mod degraded;
 mod dialect;
 mod failure;
 mod first_content;
@@ -49,6 +50,7 @@ pub use self::{
         Call, CallContext, Capabilities, Identity, Needs, OnUnsupported, Preference, Priority,
         Profile,
     },
+    degraded::DegradedProviders,
     dialect::{Dialect, ParseDialectError},
     failure::{Attempt, BoxError, Failure, IntoBoxError, IntoFailure, MAX_CAUSES, Window},
     first_content::{AttemptFailure, FirstContent},

@@ -18,7 +18,7 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 ///
 /// Failures of one witness count once until another witness has seen one too. By default a call is a
 /// witness of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Witness {
     /// 0: none.
     session: u32,

@@ -18,7 +18,9 @@ use crate::{
     policy::{FailoverPolicy, Patience, WhenExhausted},
     prepare::Selection,
     route::Route,
-    select::{self, CandidateSet, CandidateView, Exclusions, Plan, PlannedCandidate, Skip},
+    select::{
+        self, CandidateSet, CandidateView, Exclusions, Plan, PlannedCandidate, ProviderState, Skip,
+    },
 };
 
 /// One call's way through its candidates.
@@ -168,6 +170,7 @@ impl CallState {
         let view = |candidate: &Candidate| {
             let mut view = candidate.view(&self.needs, self.witness, now);
             view.mostly_fails |= self.avoids(&candidate.target);
+            self.view_provider(candidate.target.provider(), &mut view, now);
             if self.demands(&candidate.target) == Some(true) {
                 view.demand();
             }
@@ -177,6 +180,18 @@ impl CallState {
             self.route.candidates.iter().map(view).collect();
         self.route.share(&mut views, now);
         views
+    }
+
+    /// Adds what is known of its provider across all callers.
+    fn view_provider(&self, provider: &str, view: &mut CandidateView, now: Instant) {
+        let degraded = self.route.rules.degraded().filter(|degraded| degraded.contains(provider));
+        if let Some(degraded) = degraded {
+            view.health = match self.policy().skip_degraded {
+                true => ProviderState::Avoided,
+                false => ProviderState::Degraded,
+            };
+            view.probe_due = degraded.is_probe_due(provider, now);
+        }
     }
 
     /// Whether the call has seen enough of `target` to ask the others before it.
@@ -238,12 +253,17 @@ impl CallState {
                 unpaid = true;
                 continue;
             };
+            let probes = planned.probes_provider;
+            if probes && !self.acquire_provider_probe(planned, now) {
+                // Another call was faster, and this one goes where it would have gone without.
+                return self.select();
+            }
             let Some(permit) = self.acquire(planned, now) else { continue };
             self.spend(cost);
             self.pass_over(&plan, planned.slot, now);
             self.report_target(&views, planned);
             let selection = self.selection(&views, &exclusions, planned.slot, permit);
-            return NextAction::Ask(selection);
+            return NextAction::Ask(selection.probing_provider(probes));
         }
         match self.next_round(&views, now, &exclusions) {
             NextAction::End if unpaid => self.stop(Stopped::Budget),
@@ -256,7 +276,9 @@ impl CallState {
     fn undisputed(&self) -> Option<Selection> {
         let Route { candidates, choosy, .. } = &*self.route;
         let steered = self.affinity().is_some() || self.preference.is_some();
-        let plain = self.history.is_none() && !steered && !choosy && !self.route.is_shared();
+        let degraded = self.route.rules.degraded().is_some();
+        let plain =
+            self.history.is_none() && !steered && !choosy && !degraded && !self.route.is_shared();
         (plain && !candidates.iter().any(Candidate::is_degraded))
             .then(|| Selection::first(&self.route, candidates[0].permit(self.witness)))
     }
@@ -268,6 +290,12 @@ impl CallState {
             false => Some(candidate.permit(self.witness)),
             true => candidate.probe(self.witness, now),
         }
+    }
+
+    /// Whether this call is the one that sees whether a provider is still degraded.
+    fn acquire_provider_probe(&self, planned: &PlannedCandidate, now: Instant) -> bool {
+        let provider = self.candidate(planned.slot).target.provider();
+        self.route.rules.degraded().is_some_and(|degraded| degraded.acquire_probe(provider, now))
     }
 
     /// What asking candidate `at` costs: nothing, unless the call has asked it often before. `None` when
@@ -306,14 +334,17 @@ impl CallState {
 
     pub(crate) fn skip(&mut self, at: u8, skip: &Skip, now: Instant) {
         if self.history().skip(at, skip, now) {
-            event::skipped(&self.log, &self.candidate(at).target, skip.reason());
+            match skip {
+                Skip::Degraded => event::avoided(&self.log, &self.candidate(at).target),
+                _ => event::skipped(&self.log, &self.candidate(at).target, skip.reason()),
+            }
         }
     }
 
     /// Reports where the call goes when that is not where it was, or not what was asked for.
     pub(crate) fn report_target(&self, views: &[CandidateView], planned: &PlannedCandidate) {
         let to = self.candidate(planned.slot);
-        if planned.probe {
+        if planned.probe || planned.probes_provider {
             event::probe(&self.log, &to.target);
         }
         if let Some(rest) = planned.insists {
@@ -354,7 +385,9 @@ impl CallState {
         let view = &views[usize::from(at)];
         let reason = match view.rest {
             Some(rest) => Some(rest.reason),
-            None if view.mostly_fails => self.candidate(at).last_reason(),
+            None if view.mostly_fails || view.health != ProviderState::Well => {
+                self.candidate(at).last_reason()
+            }
             None => None,
         };
         reason == Some(Reason::Overloaded)

@@ -10,7 +10,7 @@ use crate::{
     health::ProbePermit,
     policy::FailoverPolicy,
     registry::{Cooling, HealthRegistry, Record},
-    select::{CandidateRest, CandidateView, Lacks},
+    select::{CandidateRest, CandidateView, Lacks, ProviderState},
     service::FailoverState,
 };
 
@@ -160,6 +160,8 @@ impl Candidate {
             model_cools,
             yields,
             position: self.spec,
+            health: ProviderState::Well,
+            probe_due: false,
         }
     }
 

@@ -47,6 +47,15 @@ pub(crate) fn skipped(log: &RecoveryLog, at: &Target, reason: Reason) {
     log.record(|| Step::new(LAYER, "skipped").with_target(Some(at)).with_reason(reason));
 }
 
+/// A target is passed over because its provider is degraded.
+pub(crate) fn avoided(log: &RecoveryLog, at: &Target) {
+    tracing::debug!(
+        name: "steadfast::failover::skipped",
+        target: "steadfast::failover",
+        target = %at, reason = "degraded", "a target is passed over");
+    log.record(|| Step::new(LAYER, "skipped").with_target(Some(at)).with_detail("degraded"));
+}
+
 /// A target is left alone for a while.
 pub(crate) fn cooled(log: &RecoveryLog, key: &Target, reason: Reason, wait: Duration, fresh: bool) {
     tracing::warn!(

@@ -91,7 +91,9 @@ impl CallState {
             return None;
         }
         let now = Instant::now();
-        let views = self.views(now);
+        let mut views = self.views(now);
+        // Nobody waits for what is asked as well, so it is no probe of a provider that is degraded.
+        views.iter_mut().for_each(|view| view.probe_due = false);
         let mut exclusions = self.exclusions(now);
         for at in under_way {
             // A slow provider is not asked twice.

@@ -3,7 +3,8 @@
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use steadfast_core::{
-    AtOnce, BufferLimits, Failover, Needs, Reason, RecoveryTable, RetryBudget, UntilEnd,
+    AtOnce, BufferLimits, DegradedProviders, Failover, Needs, Reason, RecoveryTable, RetryBudget,
+    UntilEnd,
 };
 use tower_layer::Layer;
 
@@ -39,6 +40,7 @@ struct Settings {
     others: Vec<(Arc<str>, Chain)>,
     policy: FailoverPolicy,
     budget: Option<RetryBudget>,
+    degraded: Option<DegradedProviders>,
     seed: Option<u64>,
 }
 
@@ -66,7 +68,12 @@ impl Settings {
     ) -> Arc<FailoverState> {
         Arc::new(FailoverState {
             chains: Chains::new(self.chain.clone(), self.others.clone()),
-            rules: Arc::new(CallRules::new(policy, self.budget.clone(), self.seed)),
+            rules: Arc::new(CallRules::new(
+                policy,
+                self.budget.clone(),
+                self.degraded.clone(),
+                self.seed,
+            )),
             registry,
             sessions,
         })
@@ -77,7 +84,14 @@ impl CooldownFailoverLayer {
     /// A layer over `chain`, with the numbers of [`FailoverPolicy::default`].
     pub fn new(chain: Chain) -> Self {
         let policy = FailoverPolicy::default();
-        let settings = Settings { chain, others: Vec::new(), policy, budget: None, seed: None };
+        let settings = Settings {
+            chain,
+            others: Vec::new(),
+            policy,
+            budget: None,
+            degraded: None,
+            seed: None,
+        };
         let failover = settings.state();
         Self { settings, choose: OneChain, track: UntilEnd, failover }
     }
@@ -150,6 +164,19 @@ impl<C, T> CooldownFailoverLayer<C, T> {
     /// Draws from the call's own budget alone, when it brings one.
     pub fn without_budget(self) -> Self {
         self.with(|settings| settings.budget = None)
+    }
+
+    /// Asks targets whose provider is in `degraded` after the others, or, by
+    /// [`skip_degraded`](FailoverPolicy::skip_degraded), not at all while any other is left: those that
+    /// `steadfast-health` finds, whose layer is put inside this one. They are never refused, and from time to
+    /// time a call is sent there as if they were well, to see whether they are.
+    pub fn with_health(self, degraded: DegradedProviders) -> Self {
+        self.with(|settings| settings.degraded = Some(degraded))
+    }
+
+    /// Takes no provider as degraded.
+    pub fn without_health(self) -> Self {
+        self.with(|settings| settings.degraded = None)
     }
 
     /// Draws the jitter of pauses from this seed, so that the same failures give the same waits.

@@ -78,13 +78,15 @@
 //! # Which target is asked
 //!
 //! 1. Those that do not cool, in the chain's order; a session first goes where it was answered last.
-//! 2. Those of them that mostly failed in the last minute.
-//! 3. Those that cool, the first to be back before the others.
+//! 2. Those whose provider is degraded for all callers, when the layer is
+//!    [given](CooldownFailoverLayer::with_health) them; one call in 10 s goes there as a probe.
+//! 3. Those that mostly failed in the last minute.
+//! 4. Those that cool, the first to be back before the others.
 //!
 //! A call that a person has sent to one target ([`Preference::Only`](steadfast_core::Preference::Only)) goes
 //! to that one and no other, whatever is known of it.
 //!
-//! A cooldown or a share of failures is a preference: it puts a target behind others, and that is all. When
+//! A cooldown, a degraded provider or a share of failures is a preference: it puts a target behind others, and that is all. When
 //! all have failed the call, it goes round them again, after a
 //! [pause](FailoverPolicy::pause) that grows, and not before the first of them is back, if that is within
 //! 10 s. It ends after [10 attempts](FailoverPolicy::attempts), and when its

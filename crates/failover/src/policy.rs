@@ -113,6 +113,10 @@ pub struct FailoverPolicy {
     /// Targets that failed most of what they were asked in the last minute come after the others. On by
     /// default; without it the chain's order holds.
     pub reliable_first: bool,
+    /// A target whose provider is degraded is passed over while any other may serve the call, even one that
+    /// cools. Off by default: then it comes after those that are well, and before those that cool. Where a
+    /// health layer is.
+    pub skip_degraded: bool,
     /// How long a session stays where a failover took it, from its last call on. 5 min, as long as
     /// prompt caches live. Zero: not at all.
     #[cfg_attr(
@@ -159,6 +163,7 @@ impl Default for FailoverPolicy {
             whole_hedge: Some(Duration::from_secs(180)),
             report_newest: false,
             reliable_first: true,
+            skip_degraded: false,
             sticky: Duration::from_secs(300),
             sessions: 4_096,
             downgrade_on_overload: false,

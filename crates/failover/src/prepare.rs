@@ -22,6 +22,8 @@ pub(crate) struct Selection {
     alternatives: u32,
     /// Attempts under way at the same time.
     beside: u32,
+    /// It sees whether the provider is still degraded.
+    probes: bool,
     /// Nothing can come after it, so it may have the request itself.
     pub(crate) last: bool,
 }
@@ -30,7 +32,12 @@ impl Selection {
     /// The first candidate, when nothing is wrong with any.
     pub(crate) fn first(route: &Route, permit: Permit) -> Self {
         let last = route.candidates.len() == 1 && !route.policy().may_wait();
-        Self { candidate: 0, permit, alternatives: route.spares, beside: 0, last }
+        Self { candidate: 0, permit, alternatives: route.spares, beside: 0, probes: false, last }
+    }
+
+    /// The same; whether it sees if the provider is still degraded.
+    pub(crate) fn probing_provider(self, probes: bool) -> Self {
+        Self { probes, ..self }
     }
 
     /// The same, beside so many attempts under way.
@@ -54,7 +61,7 @@ impl CallState {
         let gone = |at| exclusions.excluded.has(at) || !select::possible(views, at, exclusions);
         let last = !self.policy().may_wait() && others().all(|(at, _)| gone(at));
         let alternatives = u32::try_from(alternatives).unwrap_or(u32::MAX);
-        Selection { candidate, permit, alternatives, beside: 0, last }
+        Selection { candidate, permit, alternatives, beside: 0, probes: false, last }
     }
 
     /// Fits `request` to where it goes; the lease is the attempt's on that target's health.
@@ -69,7 +76,7 @@ impl CallState {
         request: &mut Req,
     ) -> Result<Lease, Failure> {
         let Selection { candidate: at, permit, alternatives, .. } = selection;
-        let is_probe = permit.kind == PermitKind::Probe;
+        let is_probe = permit.kind == PermitKind::Probe || selection.probes;
         let probing = || self.candidate(at).probing(self.witness, Instant::now());
         self.probing = is_probe.then(probing);
         self.alone = alternatives == 0;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::{
     exclusions::{CandidateSet, Exclusions, Floor},
-    view::{CandidateRest, CandidateView, Lacks},
+    view::{CandidateRest, CandidateView, Lacks, ProviderState},
 };
 
 /// The longest wait for a target that cools for a reason of ours: then it is asked all the same. As long as
@@ -36,6 +36,10 @@ pub(crate) struct PlannedCandidate {
     pub(crate) probe: bool,
     /// It is cooling, and asked because no other is left.
     pub(crate) insists: Option<CandidateRest>,
+    /// Its provider is degraded.
+    pub(crate) degraded: bool,
+    /// It is asked as if its provider were well, to see whether that still is degraded.
+    pub(crate) probes_provider: bool,
 }
 
 /// The candidate that is the first to be asked in another round.
@@ -53,6 +57,8 @@ pub(crate) struct NextRound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skip {
     Cooling(CandidateRest),
+    /// Its provider is degraded.
+    Degraded,
     /// This call was asked to wait until then.
     Wait(Instant),
     Lacks(Lacks),
@@ -65,7 +71,7 @@ impl Skip {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Skip::Cooling(rest) => rest.reason,
-            Skip::Wait(_) => Reason::Cooling,
+            Skip::Wait(_) | Skip::Degraded => Reason::Cooling,
             Skip::Lacks(lacks) => lacks.reason(),
             Skip::Window(_) => Reason::ContextOverflow,
         }
@@ -77,6 +83,7 @@ impl Skip {
                 let left = rest.until.saturating_duration_since(now);
                 format!("cooling for {:.1} s more after {}", left.as_secs_f64(), rest.reason).into()
             }
+            Skip::Degraded => "its provider is degraded".into(),
             Skip::Wait(until) => {
                 let left = until.saturating_duration_since(now);
                 format!("it asked for a wait of {:.1} s more", left.as_secs_f64()).into()
@@ -95,17 +102,26 @@ pub(crate) fn plan(views: &[CandidateView], now: Instant, exclusions: &Exclusion
         match admit(views, slot, view, now, exclusions, required) {
             None => {}
             Some(Ok((probe, insists))) => {
-                plan.order.push(PlannedCandidate { slot, probe, insists });
+                let degraded = view.health != ProviderState::Well;
+                let probes_provider = view.probe_due && !probe && insists.is_none();
+                let planned = PlannedCandidate { slot, probe, insists, degraded, probes_provider };
+                plan.order.push(planned);
             }
             Some(Err(skip)) => plan.skipped.push((slot, skip)),
         }
     }
-    // Those that mostly fail come after the others, and those that cool come last, the first to be
-    // back before the others. Between equals the share decides.
+    if !plan.order.iter().any(|pick| !pick.degraded && !pick.cools()) {
+        // There is nobody to be asked before them anyway.
+        plan.order.iter_mut().for_each(|pick| pick.probes_provider = false);
+    }
+    // Those whose provider is degraded come after the others, then those that mostly fail by themselves, and
+    // those that cool come last, the first to be back before the others. Between equals the share decides.
     plan.order.sort_by_key(|pick| {
         let view = &views[usize::from(pick.slot)];
-        let behind = view.mostly_fails && !pick.probe;
-        (pick.insists.map(|rest| rest.until), behind, view.position)
+        let avoided = view.health == ProviderState::Avoided && !pick.probes_provider;
+        let fails = view.mostly_fails && !pick.probe;
+        let degraded = pick.degraded && !pick.probe && !pick.probes_provider;
+        (avoided, pick.insists.map(|rest| rest.until), fails, degraded, view.position)
     });
     // A session stays where it is while that is well.
     if let Some(preferred) = exclusions.preferred
@@ -121,15 +137,19 @@ impl Plan {
     /// Why candidate `slot` is not asked before those that are well.
     pub(crate) fn skip(&self, slot: u8) -> Option<Skip> {
         let skipped = self.skipped.iter().find(|(skipped, _)| *skipped == slot);
-        let cooling = || self.order.iter().find(|planned| planned.slot == slot)?.insists;
-        skipped.map(|(_, skip)| *skip).or_else(|| cooling().map(Skip::Cooling))
+        let behind = || {
+            let planned = self.order.iter().find(|planned| planned.slot == slot)?;
+            let degraded = planned.degraded.then_some(Skip::Degraded);
+            planned.insists.map(Skip::Cooling).or(degraded)
+        };
+        skipped.map(|(_, skip)| *skip).or_else(behind)
     }
 }
 
 impl PlannedCandidate {
-    /// It neither cools nor mostly fails.
+    /// It neither cools nor mostly fails, nor is its provider degraded.
     fn is_well(&self, views: &[CandidateView]) -> bool {
-        !self.cools() && !views[usize::from(self.slot)].mostly_fails
+        !self.degraded && !self.cools() && !views[usize::from(self.slot)].mostly_fails
     }
 
     pub(crate) fn cools(&self) -> bool {

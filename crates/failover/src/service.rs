@@ -9,7 +9,8 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    Call, Failure, IntoFailure, Needs, RetryBudget, Track, UntilEnd, Witness, inner_service,
+    Call, DegradedProviders, Failure, IntoFailure, Needs, RetryBudget, Track, UntilEnd, Witness,
+    inner_service,
 };
 use tower_service::Service;
 
@@ -56,6 +57,8 @@ pub(crate) struct CallRules {
     pub(crate) policy: Arc<FailoverPolicy>,
     /// What repetitions and hedges are paid from.
     pub(crate) budget: Option<RetryBudget>,
+    /// Providers that are asked after others.
+    degraded: Option<DegradedProviders>,
     pub(crate) draws: Draws,
     rng: Mutex<fastrand::Rng>,
 }
@@ -64,11 +67,18 @@ impl CallRules {
     pub(crate) fn new(
         policy: Arc<FailoverPolicy>,
         budget: Option<RetryBudget>,
+        degraded: Option<DegradedProviders>,
         seed: Option<u64>,
     ) -> Self {
         let mut rng = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let draws = Draws::new(rng.fork().u64(..));
-        Self { policy, budget, draws, rng: Mutex::new(rng) }
+        Self { policy, budget, degraded, draws, rng: Mutex::new(rng) }
+    }
+
+    /// The providers that are degraded, when there are any.
+    #[inline]
+    pub(crate) fn degraded(&self) -> Option<&DegradedProviders> {
+        self.degraded.as_ref().filter(|degraded| !degraded.is_empty())
     }
 
     /// The pause before the next round, after `rounds` and a pause of `last`.

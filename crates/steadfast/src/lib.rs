@@ -69,7 +69,7 @@
 //! # Order
 //!
 //! Outermost first: deadline, escalation (off until it is set), guard, continuation, resume, failover,
-//! compaction, retry, breaker, stall, classify, client. `Stack` has all of them.
+//! health, compaction, retry, breaker, stall, classify, client. `Stack` has all of them.
 //! Leave out what you do not need; keep the order of what remains. A few orders that look as good
 //! and are not:
 //!
@@ -117,6 +117,8 @@ pub use steadfast_escalate as escalate;
 pub use steadfast_failover as failover;
 #[cfg(feature = "guard")]
 pub use steadfast_guard as guard;
+#[cfg(feature = "health")]
+pub use steadfast_health as health;
 #[cfg(feature = "recover")]
 pub use steadfast_recover as recover;
 #[cfg(feature = "retry")]

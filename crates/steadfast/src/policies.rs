@@ -8,6 +8,7 @@ use steadfast_compact::{CompactionPolicy, SpendPolicy, SummaryPolicy};
 use steadfast_core::BudgetPolicy;
 use steadfast_failover::FailoverPolicy;
 use steadfast_guard::GuardPolicy;
+use steadfast_health::HealthPolicy;
 use steadfast_recover::{ContinuationPolicy, ResumePolicy};
 use steadfast_retry::RetryPolicy;
 use steadfast_timeout::{DeadlinePolicy, StallPolicy};
@@ -38,6 +39,8 @@ pub struct Policies {
     pub resume: Option<ResumePolicy>,
     /// Who is asked, and who rests. Its table is the classifier's and the breaker's too.
     pub failover: FailoverPolicy,
+    /// When a provider is degraded for all callers, so that it is asked after the others.
+    pub health: Option<HealthPolicy>,
     /// How conversations are kept inside their window.
     pub compaction: Option<CompactionPolicy>,
     /// How a summariser is asked, where there is one.
@@ -66,6 +69,7 @@ impl Default for Policies {
             continuation: Some(ContinuationPolicy::default()),
             resume: Some(ResumePolicy::default()),
             failover: FailoverPolicy::default(),
+            health: Some(HealthPolicy::default()),
             compaction: Some(CompactionPolicy::default()),
             summaries: SummaryPolicy::default(),
             spend: SpendPolicy::default(),

@@ -9,6 +9,7 @@ use steadfast_core::{
 };
 use steadfast_failover::{FailoverPolicy, Patience, WhenExhausted};
 use steadfast_guard::{GuardPolicy, StopText};
+use steadfast_health::HealthPolicy;
 use steadfast_recover::ContinuationPolicy;
 use steadfast_retry::RetryPolicy;
 
@@ -268,6 +269,8 @@ fn comis() -> Policies {
     policies.stall.attempt = Some(Duration::from_secs(60));
     policies.stall.attempt_to_end = true;
     policies.deadline.pipeline = Duration::from_secs(600);
+    policies.health = Some(HealthPolicy::comis());
+    policies.failover.skip_degraded = true;
     (policies.spend.hour, policies.spend.day) = (500_000, 5_000_000);
     policies.summaries.failures = 5;
     policies.summaries.rest = Duration::from_secs(60);
@@ -311,6 +314,7 @@ fn in_order(mut policies: Policies) -> Policies {
     (failover.hedge, failover.probe_hedge, failover.whole_hedge) = (None, None, None);
     failover.sticky = Duration::ZERO;
     failover.reliable_first = false;
+    policies.health = None;
     policies.breaker = BreakerPolicy {
         consecutive: None,
         failure_rate: None,

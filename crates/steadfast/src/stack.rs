@@ -12,6 +12,7 @@ use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
 use steadfast_guard::{SafetyGuard, SafetyGuardHandle, SafetyGuardLayer};
+use steadfast_health::{HealthHandle, ProviderHealth, ProviderHealthLayer};
 use steadfast_recover::{
     Continuation, ContinuationHandle, ContinuationLayer, ResumeHandle, StreamResume,
     StreamResumeLayer,
@@ -35,8 +36,10 @@ pub type Stacked<S, C = OneChain, L = Identity> =
 type Guarded<S, C> = SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
-type Routed<S, C> =
-    CooldownFailover<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<Classify<S>>>>>, C>;
+type Routed<S, C> = CooldownFailover<
+    ProviderHealth<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<Classify<S>>>>>>,
+    C,
+>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -71,6 +74,7 @@ pub struct Stack<C = OneChain, L = Identity> {
     continuation: ContinuationLayer,
     resume: StreamResumeLayer,
     failover: CooldownFailoverLayer<C>,
+    health: ProviderHealthLayer,
     compaction: CompactionLayer,
     retry: RetryBackoffLayer,
     breaker: CircuitBreakerLayer,
@@ -94,6 +98,8 @@ pub struct Handles {
     pub resume: ResumeHandle,
     /// Which targets are cooling, why, and until when.
     pub failover: FailoverHandle,
+    /// Which providers are degraded, seen across all callers.
+    pub health: HealthHandle,
     /// What was compacted, and what was spent on it.
     pub compaction: CompactionHandle,
     /// Each breaker's state.
@@ -116,7 +122,7 @@ impl Stack {
 impl<C> Stack<C> {
     /// Every other layer with its defaults, around this failover.
     pub fn around(failover: CooldownFailoverLayer<C>) -> Self {
-        let budget = RetryBudget::default();
+        let (budget, health) = (RetryBudget::default(), ProviderHealthLayer::default());
         Self {
             on_step: OnStepLayer::none(),
             deadline: DeadlineLayer::default(),
@@ -124,8 +130,9 @@ impl<C> Stack<C> {
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().with_budget(budget.drawing()),
-            failover: failover.with_budget(budget.clone()),
-            compaction: CompactionLayer::rules_only(),
+            failover: failover.with_budget(budget.clone()).with_health(health.degraded()),
+            compaction: CompactionLayer::rules_only().with_health(health.degraded()),
+            health,
             retry: RetryBackoffLayer::in_stack().with_budget(budget.drawing()),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
@@ -187,6 +194,7 @@ impl<C, L> Stack<C, L> {
             continuation: self.continuation,
             resume: self.resume,
             failover: self.failover,
+            health: self.health,
             compaction: self.compaction,
             retry: self.retry,
             breaker: self.breaker,
@@ -224,6 +232,10 @@ impl<C, L> Stack<C, L> {
             Some(policy) => StreamResumeLayer::new(policy.clone()),
             None => Ok(StreamResumeLayer::off()),
         };
+        let health = match policies.health {
+            Some(policy) => ProviderHealthLayer::new(policy),
+            None => Ok(ProviderHealthLayer::off()),
+        };
         let compaction = match &policies.compaction {
             Some(policy) => self
                 .compaction
@@ -243,6 +255,7 @@ impl<C, L> Stack<C, L> {
             continuation: continuation.map_err(PoliciesError::of("continuation"))?,
             resume: resume.map_err(PoliciesError::of("resume"))?,
             failover: self.failover.with_policy(policies.failover.clone()),
+            health: health.map_err(PoliciesError::of("health"))?,
             compaction: compaction.map_err(PoliciesError::of("compaction"))?,
             retry: retry.map_err(PoliciesError::of("retry"))?,
             breaker: CircuitBreakerLayer::new(breaker).map_err(PoliciesError::of("breaker"))?,
@@ -250,6 +263,7 @@ impl<C, L> Stack<C, L> {
             classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
             target_layer: self.target_layer,
         };
+        let stack = stack.with_health_known();
         Ok(match policies.budget.capacity {
             0 => stack.without_budget(),
             _ => stack.with_budget(RetryBudget::new(policies.budget)),
@@ -299,9 +313,31 @@ impl<C, L> Stack<C, L> {
         self
     }
 
+    /// With this rule of when a provider is degraded, seen across all callers: failover asks it after the
+    /// others, and nothing is summarised there.
+    pub fn with_health(mut self, layer: ProviderHealthLayer) -> Self {
+        self.health = layer;
+        self.with_health_known()
+    }
+
+    /// Takes no provider as degraded.
+    pub fn without_health(self) -> Self {
+        self.with_health(ProviderHealthLayer::off())
+    }
+
+    /// Failover and compaction ask the stack's health layer.
+    fn with_health_known(mut self) -> Self {
+        self.compaction = self.compaction.with_health(self.health.degraded());
+        self.failover = match self.health.policy() {
+            Some(_) => self.failover.with_health(self.health.degraded()),
+            None => self.failover.without_health(),
+        };
+        self
+    }
+
     /// With this compaction: its summariser, models and limits.
     pub fn with_compaction(mut self, layer: CompactionLayer) -> Self {
-        self.compaction = layer;
+        self.compaction = layer.with_health(self.health.degraded());
         self
     }
 
@@ -391,6 +427,10 @@ impl<C, L> Stack<C, L> {
             let budget = own.sharing(shared);
             self = self.with_budget(budget);
         }
+        if self.health.policy().is_some() {
+            let health = self.health.clone().sharing(&handles.health);
+            self = self.with_health(health);
+        }
         Self {
             on_step: self.on_step,
             deadline: self.deadline.sharing(&handles.deadline),
@@ -399,6 +439,7 @@ impl<C, L> Stack<C, L> {
             continuation: self.continuation.sharing(&handles.continuation),
             resume: self.resume.sharing(&handles.resume),
             failover: self.failover.sharing(&handles.failover),
+            health: self.health,
             compaction: self.compaction.sharing(&handles.compaction),
             retry: self.retry.sharing(&handles.retry),
             breaker: self.breaker.sharing(&handles.breaker),
@@ -416,6 +457,7 @@ impl<C, L> Stack<C, L> {
             continuation: self.continuation.handle(),
             resume: self.resume.handle(),
             failover: self.failover.handle(),
+            health: self.health.handle(),
             compaction: self.compaction.handle(),
             breaker: self.breaker.handle(),
             retry: self.retry.handle(),
@@ -517,6 +559,7 @@ where
             .layer(&self.continuation)
             .layer(&self.resume)
             .layer(&self.failover)
+            .layer(&self.health)
             .layer(&self.compaction)
             .layer(&self.retry)
             .layer(&self.breaker)
@@ -536,6 +579,7 @@ impl<C, L> fmt::Debug for Stack<C, L> {
             .field("guard", &self.guard)
             .field("continuation", &self.continuation)
             .field("resume", &self.resume)
+            .field("health", &self.health)
             .field("compaction", &self.compaction)
             .field("retry", &self.retry)
             .field("breaker", &self.breaker)

@@ -114,3 +114,72 @@ fn the_summariser_has_its_documented_numbers() {
     assert_eq!((summaries.failures, summaries.rest), (5, secs(60)));
     assert_eq!(summaries.probe, secs(30));
 }
+
+/// Two agents, or three failures in a row of one, within a minute; then the provider is skipped until a call sees
+/// that it is well again.
+#[tokio::test(start_paused = true)]
+async fn a_degraded_provider_is_skipped() {
+    let agent = |name: &str| {
+        let mut request = request();
+        request.context = std::mem::take(&mut request.context).with_agent(name);
+        request
+    };
+    // One failure each; by itself failover begins a rest with two in a row, which ends after two seconds.
+    let failing = |calls| always_nth(&status(401, "no"), calls);
+    for (agents, failures) in [(&["one", "two"][..], 2), (&["one", "one", "one"], 3)] {
+        let world = World::new(PRESET, [failing(failures), FaultPlan::none()]);
+        for name in agents {
+            world.handles.failover.reset_all();
+            world.send(agent(name)).await.answer();
+            tokio::time::advance(secs(10)).await;
+        }
+        assert!(world.handles.health.degraded().contains(world.sims[0].name()), "{agents:?}");
+        world.handles.failover.reset_all();
+        for _ in 0..5 {
+            world.send(agent("three")).await.answer();
+        }
+        assert_eq!(world.counts(), [failures, failures + 5], "{agents:?}");
+        // After a minute one call goes there, and what it finds is enough.
+        tokio::time::advance(secs(60)).await;
+        world.send(agent("three")).await.answer();
+        assert!(world.handles.health.degraded().is_empty(), "{agents:?}");
+        world.send(agent("three")).await.answer();
+        assert_eq!(world.counts(), [failures + 2, failures + 5], "{agents:?}");
+    }
+    // With nobody else it is asked.
+    let world = World::new(PRESET, [failing(2)]);
+    for name in ["one", "two"] {
+        world.handles.failover.reset_all();
+        world.send(agent(name)).await;
+    }
+    world.handles.failover.reset_all();
+    assert!(!world.handles.health.degraded().is_empty());
+    world.send(agent("three")).await.answer();
+    // Two failures are not enough of one agent, nor sixty seconds apart of two.
+    for (agents, apart) in [(&["one", "one"][..], 1), (&["one", "two"], 60)] {
+        let world = World::new(PRESET, [failing(2), FaultPlan::none()]);
+        for name in agents {
+            world.handles.failover.reset_all();
+            world.send(agent(name)).await.answer();
+            tokio::time::advance(secs(apart)).await;
+        }
+        assert!(world.handles.health.degraded().is_empty(), "{agents:?}");
+    }
+}
+
+/// The other presets have nothing of the kind.
+#[tokio::test(start_paused = true)]
+async fn no_other_preset_has_it() {
+    for preset in Preset::ALL {
+        let policies = preset.policies();
+        assert_eq!(policies.health.is_some(), preset == PRESET, "{preset}");
+        assert_eq!(policies.failover.skip_degraded, preset == PRESET, "{preset}");
+    }
+}
+
+/// This fault for the first calls.
+fn always_nth(fault: &Fault, calls: usize) -> FaultPlan {
+    (1..=calls).fold(FaultPlan::none(), |plan, call| {
+        plan.rule(PlanRule::new(fault.clone()).nth(u64::try_from(call).unwrap()))
+    })
+}

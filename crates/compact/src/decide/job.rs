@@ -244,6 +244,9 @@ impl CompactionJob {
             if let Some(why) = self.no_summary {
                 return Err(Failed::NoSummary(why));
             }
+            if self.layer.is_summariser_degraded(&self.request.context) {
+                return Err(Failed::NoSummary(Degraded::ProviderDegraded));
+            }
             match summarise(&self.layer, summariser, &input, &self.request.context).await {
                 Ok(text) => return Ok(Some((text, half))),
                 // Half of it may be within the budget, or the number of calls.

@@ -175,6 +175,7 @@ impl LayerState {
         let prepares = policy.prepare_at_warning
             && measured.level == Level::Warn
             && self.config.summariser.is_some()
+            && !self.is_summariser_degraded(&request.context)
             && conversation.is_kept
             && !state.is_prepared(&measured.caller);
         if measured.level != Level::Compact && !prepares {
@@ -192,6 +193,10 @@ impl LayerState {
         }
         let has_room = measured.count.upper <= room.limit();
         if self.config.deferred && has_room && conversation.is_kept {
+            if self.is_summariser_degraded(&request.context) {
+                // A summary can wait until it is needed, or its provider is well again.
+                return NextAction::Send(self.send(&conversation, request, measured, false));
+            }
             // It can be sent, whatever becomes of the compaction.
             let is_deferred = match job.map(|job| job.begin_in_background(request)) {
                 Some(Err(job)) => return NextAction::Compact(job),

@@ -71,6 +71,8 @@ pub enum Degraded {
     Thrashing,
     /// The conversation can not be identified, so a paid summary would not be kept.
     Unscoped,
+    /// The provider that writes summaries is degraded.
+    ProviderDegraded,
 }
 
 impl Degraded {
@@ -91,6 +93,7 @@ impl Degraded {
             Degraded::TooLong => "too_long",
             Degraded::Thrashing => "thrashing",
             Degraded::Unscoped => "unscoped",
+            Degraded::ProviderDegraded => "provider_degraded",
         }
     }
 

@@ -12,6 +12,8 @@ fn view(spec: u8, rank: u8) -> CandidateView {
         rest: None,
         model_cools: false,
         mostly_fails: false,
+        health: ProviderState::Well,
+        probe_due: false,
         yields: false,
     }
 }
@@ -30,11 +32,13 @@ fn rest(now: Instant, left: u64, probe_in: u64) -> CandidateRest {
     }
 }
 
-/// The candidates to ask, in order: `?` for a probe, `!` for one that cools.
+/// The candidates to ask, in order: `?` for a probe, `!` for one that cools, `~` for one that sees whether its
+/// provider is still degraded.
 fn order(plan: &Plan) -> String {
     let name = |pick: &PlannedCandidate| match (pick.probe, pick.insists) {
         (true, _) => format!("{}?", pick.slot),
         (false, Some(_)) => format!("{}!", pick.slot),
+        (false, None) if pick.probes_provider => format!("{}~", pick.slot),
         (false, None) => pick.slot.to_string(),
     };
     plan.order.iter().map(name).collect::<Vec<_>>().join(" ")
@@ -75,6 +79,64 @@ async fn those_that_mostly_fail_are_asked_after_the_others() {
     assert_eq!(order(&plan(&views, now, &Exclusions::default())), "3 0 1 2!");
     views[1].rest = Some(rest(now, 2, 0));
     assert_eq!(order(&plan(&views, now, &Exclusions::default())), "1? 3 0 2!", "as a probe, not");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_whose_provider_is_degraded_are_asked_after_the_others_in_their_order() {
+    let now = Instant::now();
+    let well = [view(0, 0), view(1, 0), view(2, 0), view(3, 0)];
+    let planned = |views: &[CandidateView]| order(&plan(views, now, &Exclusions::default()));
+    let with = |slots: &[usize], health| {
+        let mut views = well;
+        slots.iter().for_each(|slot| views[*slot].health = health);
+        views
+    };
+    for (slots, expected) in
+        [(&[0][..], "1 2 3 0"), (&[0, 2], "1 3 0 2"), (&[0, 1, 2, 3], "0 1 2 3")]
+    {
+        assert_eq!(planned(&with(slots, ProviderState::Degraded)), expected);
+        assert_eq!(planned(&with(slots, ProviderState::Avoided)), expected);
+    }
+    // After it those that mostly fail by themselves; before it what cools, where it is avoided alone.
+    let others = |health| {
+        let mut views = with(&[0], health);
+        views[1].mostly_fails = true;
+        views[2].rest = Some(rest(now, 60, 30));
+        planned(&views)
+    };
+    assert_eq!(others(ProviderState::Degraded), "3 0 1 2!");
+    assert_eq!(others(ProviderState::Avoided), "3 1 2! 0");
+    // It is one of those that cool, when it cools itself; its own probe is made in its position.
+    let mut views = with(&[0], ProviderState::Degraded);
+    views[0].rest = Some(rest(now, 60, 30));
+    views[3].rest = Some(rest(now, 90, 30));
+    assert_eq!(planned(&views), "1 2 0! 3!");
+    views[0].rest = Some(rest(now, 30, 0));
+    assert_eq!(planned(&views), "0? 1 2 3!");
+    // A session does not stay there.
+    let preferred = Exclusions { preferred: Some(1), ..Exclusions::default() };
+    let views = with(&[1], ProviderState::Degraded);
+    assert_eq!(order(&plan(&views, now, &preferred)), "0 2 3 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_of_a_degraded_provider_is_made_in_its_position_where_others_are_preferred() {
+    let now = Instant::now();
+    for health in [ProviderState::Degraded, ProviderState::Avoided] {
+        let mut views = [view(0, 0), view(1, 0), view(2, 0)];
+        let planned = |views: &[CandidateView]| order(&plan(views, now, &Exclusions::default()));
+        (views[0].health, views[0].probe_due) = (health, true);
+        assert_eq!(planned(&views), "0~ 1 2");
+        views[1].health = health;
+        assert_eq!(planned(&views), "0~ 2 1");
+        // Nobody is preferred to them.
+        views[2].health = health;
+        assert_eq!(planned(&views), "0 1 2");
+        (views[0].probe_due, views[1].probe_due) = (false, true);
+        assert_eq!(planned(&views), "0 1 2");
+        views[2].rest = Some(rest(now, 60, 30));
+        assert!(!planned(&views).contains('~'));
+    }
 }
 
 #[tokio::test(start_paused = true)]

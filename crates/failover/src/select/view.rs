@@ -23,8 +23,23 @@ pub(crate) struct CandidateView {
     pub(crate) model_cools: bool,
     /// Most of what it was asked lately has failed.
     pub(crate) mostly_fails: bool,
+    /// What is known of its provider across all callers.
+    pub(crate) health: ProviderState,
+    /// Its provider is degraded, and this call may see whether it still is.
+    pub(crate) probe_due: bool,
     /// Its model is cooling for a reason that lets the provider's next model stand in.
     pub(crate) yields: bool,
+}
+
+/// A provider as far as selection is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ProviderState {
+    #[default]
+    Well,
+    /// It is degraded, and comes after the others.
+    Degraded,
+    /// It is degraded, and only asked when no other is left.
+    Avoided,
 }
 
 /// A cooldown as far as selection is concerned. It lasts until a call has seen that it is over, which may be

@@ -40,6 +40,7 @@ impl Config {
     pub fn of(policies: &Policies) -> Self {
         let mut config = Self::default();
         config.failover.policy = policies.failover.clone();
+        config.health = switch(policies.health.as_ref());
         config.retry.policy = policies.retry;
         config.retry.budget = policies.budget;
         config.breaker = policies.breaker.clone();
@@ -111,6 +112,8 @@ mod tests {
             assert_eq!(config.timeout.stall, policies.stall, "{preset}");
             assert_eq!(config.timeout.deadline, policies.deadline, "{preset}");
             assert_eq!(config.classify, policies.classify, "{preset}");
+            let health = Some(config.health.policy).filter(|_| config.health.enabled);
+            assert_eq!(health, policies.health, "{preset}");
             let on = |enabled: bool| enabled.then_some(());
             assert_eq!(on(config.guard.enabled), policies.guard.as_ref().map(drop), "{preset}");
             if let Some(guard) = policies.guard {

@@ -16,6 +16,7 @@ use steadfast::{
     escalate::EscalationPolicy,
     failover::FailoverPolicy,
     guard::GuardPolicy,
+    health::HealthPolicy,
     recover::{ContinuationPolicy, ResumePolicy},
     retry::RetryPolicy,
     timeout::{DeadlinePolicy, StallPolicy},
@@ -52,6 +53,9 @@ pub struct Config {
     pub routes: BTreeMap<String, RouteConfig>,
     /// In which order they are asked, and what happens when one fails.
     pub failover: FailoverConfig,
+    /// When a provider is degraded, seen across all callers: then it is asked after the others, and nothing is
+    /// summarised there. It recovers by calls that succeed: [health.md](health.md).
+    pub health: Switch<HealthPolicy>,
     /// How often the same provider is asked again.
     pub retry: RetryConfig,
     /// How calls that ask a dead target again take turns: one breaker for each provider, model and credential. With

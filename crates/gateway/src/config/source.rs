@@ -328,7 +328,7 @@ mod tests {
         assert!(error.contains("listen"), "it says which there are: {error}");
         let error = errors("[[providers]]\nname='a'\ndialect='openai'\nbaseurl='x'\n");
         assert!(error.contains(":4:1: providers[0].baseurl: unknown field"), "{error}");
-        assert!(errors("[health]\n").contains("health"), "a section that is not there yet");
+        assert!(errors("[weather]\n").contains("weather"), "there is no such section");
     }
 
     #[test]

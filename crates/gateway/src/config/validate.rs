@@ -18,6 +18,7 @@ type PolicyCheck = fn(&Config) -> Option<String>;
 
 const POLICIES: [(&str, PolicyCheck); 11] = [
     ("failover", |config| problem(config.failover.policy.validate())),
+    ("health", |config| problem(config.health.policy.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
     ("breaker", |config| problem(config.breaker.validate())),
     ("timeout", |config| problem(config.timeout.deadline.validate())),

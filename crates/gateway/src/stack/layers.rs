@@ -11,6 +11,7 @@ use steadfast::{
         Chain, ChooseChain, CooldownFailoverLayer, Downgrades, FailoverPolicy, ModelMap, TargetSpec,
     },
     guard::SafetyGuardLayer,
+    health::ProviderHealthLayer,
     recover::{ContinuationLayer, StreamResumeLayer},
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
@@ -54,6 +55,12 @@ pub(super) fn stack(
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
         .with_classify(classify(secrets).with_table(table).with_policy(config.classify.clone()));
+    let stack = if config.health.enabled {
+        let health = ProviderHealthLayer::new(config.health.policy);
+        stack.with_health(health.map_err(|e| at("health", &e))?)
+    } else {
+        stack.without_health()
+    };
     let stack = if guard.enabled {
         let guard = SafetyGuardLayer::new(guard.policy.clone());
         stack.with_guard(guard.map_err(|e| at("guard", &e))?)
@@ -131,6 +138,10 @@ fn compaction(
     let layer = match summaries {
         None => CompactionLayer::rules_only(),
         Some(service) => CompactionLayer::new(service.clone()),
+    };
+    let layer = match &given.summariser {
+        Some(summariser) => layer.with_summaries_from(summariser.provider.as_str()),
+        None => layer,
     };
     let facts = models.clone();
     let summaries = given.summariser.as_ref().map(|one| one.policy).unwrap_or_default();

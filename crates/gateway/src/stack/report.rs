@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
     ("continuation", &["continuation"]),
     ("resume", &["resume"]),
     ("failover", &["failover", "cooldown", "recovery"]),
+    ("health", &["health"]),
     ("compaction", &["compaction"]),
     ("retry", &["retry"]),
     ("breaker", &["breaker"]),

@@ -63,6 +63,7 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
         "targets": targets,
         "breakers": breakers,
         "escalation": escalation::status(&handles.escalation),
+        "health": health(handles, now),
         "guard": guard(handles),
         "continuation": {
             "cut": cut.cut,
@@ -86,6 +87,24 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
             "waiting": retry.waiting,
         },
     })
+}
+
+/// The providers, seen across all callers.
+fn health(handles: &Handles, now: Instant) -> Value {
+    let shown = handles.health.snapshot().providers.into_iter().map(|provider| {
+        json!({
+            "provider": provider.provider,
+            "status": provider.status.as_str(),
+            "forced": provider.forced,
+            "for_s": seconds(now.saturating_duration_since(provider.since)),
+            "degradations": provider.degradations,
+            "calls": provider.calls,
+            "failures": provider.failures,
+            "failing_agents": provider.failing_agents,
+            "last_failure": provider.last_failure.map(|reason| reason.as_str()),
+        })
+    });
+    shown.collect()
 }
 
 /// A route, and what it takes.
