@@ -3,6 +3,7 @@
 //! Layers that read a provider's hint and layers that read its rate limits read the same notations.
 
 use std::{
+    borrow::Cow,
     sync::LazyLock,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -123,7 +124,10 @@ pub fn until_http_date(text: &str, now: SystemTime) -> Option<Duration> {
 }
 
 fn rfc3339(text: &str) -> Option<SystemTime> {
-    let text = text.to_ascii_uppercase();
+    let text = match text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        true => Cow::Owned(text.to_ascii_uppercase()),
+        false => Cow::Borrowed(text),
+    };
     let (moment, minutes) = match text.strip_suffix('Z') {
         Some(moment) => (moment, 0),
         None => {
@@ -151,7 +155,14 @@ pub fn until_reset(value: &str, now: impl Fn() -> SystemTime) -> Option<Duration
     }
     // The clock is read only for what has the shape of a moment.
     let moment = value.contains(':').then(|| until_rfc3339(value, now())).flatten();
-    moment.or_else(|| duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero()))
+    moment.or_else(|| {
+        // Providers write lower case, for which nothing is allocated.
+        let lower = match value.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Owned(value.to_ascii_lowercase()),
+            false => Cow::Borrowed(value),
+        };
+        duration(&lower, None).filter(|wait| !wait.is_zero())
+    })
 }
 
 #[cfg(test)]
