@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, Stream, StreamExt, future::join_all, stream};
+use futures_util::{FutureExt, StreamExt, future::join_all, stream};
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, EventStream, Head};
 use steadfast_core::{
-    CallContext, Dialect, Failover, Failure, FaultSide, Reason, RecoveryLog, Retry, Spend,
-    SpendAccount, SpendLedger, SpendTotals, Target, Usage,
+    CallContext, Dialect, Failover, Failure, FaultSide, Reason, Retry, Spend, SpendAccount,
+    SpendLedger, SpendTotals, Target, Usage,
 };
 use steadfast_limit::{ModelPrice, Prices, SpendLimitLayer, SpendLimitPolicy};
 use steadfast_retry::RetryBackoffLayer;
 use steadfast_testkit::{CapturedEvents, fail, secs};
 use tokio::time::{Instant, sleep};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tracing::subscriber::set_default;
 
 fn acme() -> SpendAccount {
@@ -67,6 +67,23 @@ fn usage(input: u64, output: u64) -> Result<Event, Failure> {
 
 fn end() -> Result<Event, Failure> {
     Ok(Event::new([Delta::End]))
+}
+
+type Stack = BoxCloneService<ChatRequest, ChatResponse, Failure>;
+
+/// `model` below the caps, with its attempts observed or not.
+fn stack<S>(layer: &SpendLimitLayer, with_meter: bool, model: S) -> Stack
+where
+    S: Service<ChatRequest, Response = ChatResponse, Error = Failure, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+{
+    let inner = match with_meter {
+        true => Stack::new(layer.meter().layer(model).map_response(ChatResponse::boxed)),
+        false => Stack::new(model),
+    };
+    Stack::new(layer.layer(inner).map_response(ChatResponse::boxed))
 }
 
 /// A whole answer with what it reports to have used.
@@ -136,10 +153,7 @@ async fn callers_at_the_same_time_never_exceed_a_cap_together() {
                 Ok::<_, Failure>(whole(100, 37))
             }
         });
-        let meter = with_meter.then(|| layer.meter());
-        let service = ServiceBuilder::new().layer(layer.clone()).option_layer(meter).service(model);
-        let service =
-            service.map_response(|answer| answer.map(|events| Box::pin(events) as EventStream));
+        let service = stack(&layer, with_meter, model);
         let calls = (0..50).map(|_| {
             let service = service.clone();
             async move {
@@ -204,13 +218,10 @@ async fn each_attempt_is_charged_what_it_did_cost() {
     for with_meter in [false, true] {
         for (what, attempt, expected) in cases {
             let layer = hour(10_000);
-            let meter = with_meter.then(|| layer.meter());
-            let service = ServiceBuilder::new()
-                .layer(layer.clone())
-                .option_layer(meter)
-                .service(service_fn(move |_: ChatRequest| std::future::ready(attempt())));
+            let model = service_fn(move |_: ChatRequest| std::future::ready(attempt()));
+            let service = stack(&layer, with_meter, model);
             if let Ok(answer) = service.oneshot(request()).await {
-                let _ = answer.map(|events| Box::pin(events) as EventStream).collect().await;
+                let _ = answer.collect().await;
             }
             assert_eq!(spent(layer.ledger()), expected, "{what}, meter: {with_meter}");
         }
@@ -320,13 +331,11 @@ async fn an_attempt_that_the_cap_has_no_room_for_ends_the_call() {
 async fn a_cancelled_call_is_charged_what_was_read_and_written_at_every_point() {
     for with_meter in [false, true] {
         let layer = hour(10_000);
-        let meter = with_meter.then(|| layer.meter());
-        let service = ServiceBuilder::new().layer(layer.clone()).option_layer(meter).service(
-            service_fn(async |_: ChatRequest| {
-                sleep(secs(1)).await;
-                Ok::<_, Failure>(answer(vec![text(40), text(40), end()]))
-            }),
-        );
+        let model = service_fn(async |_: ChatRequest| {
+            sleep(secs(1)).await;
+            Ok::<_, Failure>(answer(vec![text(40), text(40), end()]))
+        });
+        let service = stack(&layer, with_meter, model);
         // Never polled, and before the head.
         drop(service.clone().oneshot(request()));
         assert_eq!(spent(layer.ledger()), 0);
@@ -340,11 +349,59 @@ async fn a_cancelled_call_is_charged_what_was_read_and_written_at_every_point() 
         drop(answer);
         assert_eq!(spent(layer.ledger()), 200);
         let answer = service.clone().oneshot(request()).await.unwrap();
-        let mut events = answer.map(|events| Box::pin(events) as EventStream);
+        let mut events = answer;
         events.next().await.unwrap().unwrap();
         drop(events);
         assert_eq!(spent(layer.ledger()), 310);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_never_sent_costs_nothing() {
+    let layer = hour(10_000);
+    let model = service_fn(async |_: ChatRequest| Ok::<_, Failure>(whole(1, 1)));
+    // In place of a rate limit, where it waits.
+    let waiting = layer.meter().layer(model);
+    let service = layer.layer(service_fn(move |request: ChatRequest| {
+        let waiting = waiting.clone();
+        async move {
+            sleep(secs(60)).await;
+            waiting.oneshot(request).await
+        }
+    }));
+    let mut call = Box::pin(service.oneshot(request()));
+    assert!(call.as_mut().now_or_never().is_none());
+    drop(call);
+    assert_eq!(spent(layer.ledger()), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_can_have_caps_of_its_own() {
+    let layer = hour(10_000).with_caps(|account| match account {
+        SpendAccount::Tenant(name) if &**name == "acme" => {
+            Some(steadfast_core::SpendCaps::of_tokens(100, 0))
+        }
+        _ => None,
+    });
+    let service = layer.layer(service_fn(async |_: ChatRequest| Ok::<_, Failure>(whole(1, 1))));
+    let failure = service.clone().oneshot(request()).await.unwrap_err();
+    assert_eq!(
+        (failure.reason(), failure.retry_after()),
+        (Reason::SpendCap, None),
+        "it never fits"
+    );
+    let mut other = request();
+    other.context = CallContext::new().with_tenant("umbrella");
+    drop(service.oneshot(other).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_capped_can_be_recorded() {
+    let policy = SpendLimitPolicy { record: true, ..SpendLimitPolicy::default() };
+    let layer = SpendLimitLayer::new(policy).unwrap();
+    let service = layer.layer(service_fn(async |_: ChatRequest| Ok::<_, Failure>(whole(100, 50))));
+    service.oneshot(request()).await.unwrap().collect().await.unwrap();
+    assert_eq!(totals(layer.ledger()).month, Spend::new(150, 750));
 }
 
 #[tokio::test(start_paused = true)]
@@ -381,7 +438,8 @@ async fn tenants_and_keys_have_caps_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn money_is_counted_by_the_model_that_answers() {
-    let policy = SpendLimitPolicy { cost_day: 1_000, ..SpendLimitPolicy::default() };
+    // The model that was asked for may cost 750: with 1,000 spent there is no room for it.
+    let policy = SpendLimitPolicy { cost_day: 1_740, ..SpendLimitPolicy::default() };
     let prices = Prices::default().with_override("house", ModelPrice::new(1_000_000, 2_000_000));
     let layer = SpendLimitLayer::new(policy).unwrap().with_prices(prices);
     // Failover has selected another model than the one asked for.
@@ -401,7 +459,7 @@ async fn money_is_counted_by_the_model_that_answers() {
     assert_eq!(day, Spend::new(750, 1_000), "100 at $1 and 50 at $2 a million, five times");
     let failure = service.oneshot(request()).await.unwrap_err();
     assert!(
-        failure.message().contains("on the cost of a day is $0.001000: $0.001000 are used"),
+        failure.message().contains("on the cost of a day is $0.001740: $0.001000 are used"),
         "{failure}"
     );
 }
@@ -451,6 +509,5 @@ async fn the_log_of_the_call_is_that_of_its_answer() {
     let answer = service.oneshot(asked).await.unwrap();
     assert_eq!(answer.recovery().to_string(), "test.marked");
     let events = answer.map(|events| Box::pin(events) as EventStream);
-    assert_eq!(events.size_hint().0, 3);
-    let _: &RecoveryLog = events.recovery();
+    assert_eq!(events.count().await, 3);
 }

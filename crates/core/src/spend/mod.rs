@@ -18,10 +18,7 @@ pub use self::{
     call::{AttemptSpend, CallSpend},
     record::{SpendRecord, SpendRecordRow},
 };
-use crate::{
-    Keep, Keyed, KeyedPolicy,
-    time::{later, wall},
-};
+use crate::{Keep, Keyed, KeyedPolicy, time::wall};
 
 /// Tokens, and what they cost in micro-dollars (a millionth of a US dollar).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -457,11 +454,6 @@ impl SpendLedger {
         let was = state.totals(self.0.clock.unix(Instant::now())).month != Spend::ZERO;
         state.sums = AccountState::new().sums;
         was
-    }
-
-    /// When a refused call may be tried again, as an instant.
-    pub fn frees_at(refusal: &SpendRefusal, now: Instant) -> Option<Instant> {
-        refusal.frees_in.map(|wait| later(now, wait))
     }
 }
 

@@ -329,6 +329,8 @@ fn signed(amount: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -440,6 +442,67 @@ mod tests {
         let call = take(&mut quota, 1, 0)[0];
         quota.rejected(&call, None, 0);
         assert_eq!(quota.admit([1; 4], 0).unwrap_err(), Held::For(SECOND), "used up, and refills");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Action {
+        /// A call is made, if it is let through.
+        Call,
+        /// One that is under way arrives at the provider.
+        Arrive(usize),
+        /// An answer that was sent is read, in any order.
+        Answer(usize),
+        /// Somebody else uses the key.
+        Other,
+    }
+
+    fn actions() -> impl Strategy<Value = Vec<Action>> {
+        let one = prop_oneof![
+            4 => Just(Action::Call),
+            3 => (0_usize..9).prop_map(Action::Arrive),
+            3 => (0_usize..9).prop_map(Action::Answer),
+            1 => Just(Action::Other),
+        ];
+        prop::collection::vec(one, 1..200)
+    }
+
+    proptest! {
+        /// A provider that counts, and a wire that delays and reorders. While no time passes and nobody else
+        /// uses the key, what we take to be left is never more than what will be left there once all calls
+        /// have arrived.
+        #[test]
+        fn never_takes_more_to_be_left_than_there_is(actions in actions(), limit in 5_u64..60) {
+            let mut quota = KeyQuota::new(None, None, None);
+            let (mut left, mut others) = (limit, false);
+            let mut sent: Vec<Admitted> = Vec::new();
+            let mut answers: Vec<(Admitted, u64)> = Vec::new();
+            for action in actions {
+                match action {
+                    Action::Call => sent.extend(quota.admit(quota.cost(1, Some(1)), 0)),
+                    Action::Arrive(which) if which < sent.len() => {
+                        let call = sent.remove(which);
+                        if left == 0 {
+                            quota.rejected(&call, None, 0);
+                            quota.refund(&call, true, 0);
+                            continue;
+                        }
+                        left -= 1;
+                        answers.push((call, left));
+                    }
+                    Action::Answer(which) if which < answers.len() => {
+                        let (call, remaining) = answers.remove(which);
+                        quota.stated(&call, stated(0, limit, remaining), 0);
+                        quota.used(&call, &Usage::new(1, 1), 0);
+                    }
+                    Action::Other if left > 0 => (left, others) = (left - 1, true),
+                    _ => {}
+                }
+                if let (false, Some(ours)) = (others, self::left(&quota, "requests", 0)) {
+                    let there = left.saturating_sub(sent.len() as u64);
+                    prop_assert!(ours <= there, "{} of {}", ours, there);
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The layers: the caps, outermost, and what observes each attempt, innermost.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
 
-use steadfast_core::{AtOnce, SpendLedger, UntilEnd};
+use steadfast_core::{AtOnce, SpendAccount, SpendCaps, SpendLedger, UntilEnd};
 use tower_layer::Layer;
 
 use super::{Prices, SpendLimit, SpendLimitPolicy, SpendMeter, state::SpendState};
@@ -40,30 +43,52 @@ impl SpendLimitLayer {
     }
 
     fn unchecked(policy: SpendLimitPolicy) -> Self {
-        let ledger = SpendLedger::new(policy.accounts);
-        let state = SpendState { policy, ledger, prices: Arc::default() };
-        Self { estimate: FromNeeds, reach: UntilEnd, state: Arc::new(state) }
+        let state = Arc::new(SpendState::new(policy));
+        Self { estimate: FromNeeds, reach: UntilEnd, state }
     }
 }
 
 impl<E, T> SpendLimitLayer<E, T> {
-    /// With a ledger that others share, or that was restored. Call it before [`meter`](Self::meter).
-    pub fn with_ledger(mut self, ledger: SpendLedger) -> Self {
-        let SpendState { policy, prices, .. } = &*self.state;
-        ledger.set_policy(policy.accounts);
-        self.state = Arc::new(SpendState { policy: *policy, ledger, prices: prices.clone() });
+    /// With a ledger that others share, or that was restored. Call it before [`meter`](Self::meter), like the other
+    /// settings.
+    pub fn with_ledger(self, ledger: SpendLedger) -> Self {
+        ledger.set_policy(self.state.policy.accounts);
+        self.changed(|state| state.ledger = ledger)
+    }
+
+    /// With these prices.
+    pub fn with_prices(self, prices: impl Into<Arc<Prices>>) -> Self {
+        self.changed(|state| state.prices = prices.into())
+    }
+
+    /// With caps of their own for some tenants and keys; `None` leaves an account those of the policy. Asked for
+    /// each call, so it must be quick.
+    ///
+    /// ```
+    /// use steadfast_core::{SpendAccount, SpendCaps};
+    /// use steadfast_limit::SpendLimitLayer;
+    ///
+    /// let layer = SpendLimitLayer::default().with_caps(|account| match account {
+    ///     SpendAccount::Tenant(name) if &**name == "trial" => Some(SpendCaps::of_tokens(10_000, 50_000)),
+    ///     _ => None,
+    /// });
+    /// # let _ = layer;
+    /// ```
+    pub fn with_caps(
+        self,
+        caps: impl Fn(&SpendAccount) -> Option<SpendCaps> + Send + Sync + 'static,
+    ) -> Self {
+        self.changed(|state| state.caps = Some(Arc::new(caps)))
+    }
+
+    fn changed(mut self, change: impl FnOnce(&mut SpendState)) -> Self {
+        let mut state = self.state.again();
+        change(&mut state);
+        self.state = Arc::new(state);
         self
     }
 
-    /// With these prices. Call it before [`meter`](Self::meter).
-    pub fn with_prices(mut self, prices: impl Into<Arc<Prices>>) -> Self {
-        let SpendState { policy, ledger, .. } = &*self.state;
-        let (policy, ledger) = (*policy, ledger.clone());
-        self.state = Arc::new(SpendState { policy, ledger, prices: prices.into() });
-        self
-    }
-
-    /// With another estimate of the tokens of a request. Call it before [`meter`](Self::meter).
+    /// With another estimate of the tokens of a request.
     pub fn with_estimate<Req, F>(self, estimate: F) -> SpendLimitLayer<F, T>
     where
         F: Fn(&Req) -> CallTokens + EstimateTokens<Req>,
@@ -139,6 +164,7 @@ impl<S, E: Clone, T: Clone> Layer<S> for SpendMeterLayer<E, T> {
     type Service = SpendMeter<S, E, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.state.is_metered.store(true, Ordering::Relaxed);
         SpendMeter::new(inner, self.estimate.clone(), self.reach.clone(), self.state.clone())
     }
 }

@@ -54,8 +54,7 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let policy = &self.state.policy;
-        if !policy.record && policy.tenant_caps().is_off() && policy.key_caps().is_off() {
+        if !self.state.is_on() {
             return MeteredFuture::calling(self.inner.call(request), None);
         }
         let tokens = self.estimate.estimate(&request);
@@ -65,8 +64,7 @@ where
                 let price = self.state.price(&request);
                 let context = request.context_mut();
                 context.spend = Some(call.clone());
-                let meter =
-                    CallSpendMeter::new(call, price, tokens, policy.assumed_output, &context.log);
+                let meter = CallSpendMeter::new(&self.state, call, price, tokens, &context.log);
                 MeteredFuture::calling(self.inner.call(request), Some(meter))
             }
             Err(refusal) => MeteredFuture::refused(event::refused(refusal, request.context())),

@@ -1,6 +1,12 @@
 //! What all services of one layer share, and what a call is charged.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use http::{HeaderMap, StatusCode};
 use steadfast_core::{
@@ -12,18 +18,56 @@ use tokio::time::Instant;
 use super::{ModelPrice, Prices, SpendLimitPolicy};
 use crate::{CallTokens, meter::ReplyMeter};
 
+/// The caps of an account where they are others than the policy's.
+pub(super) type CapsOf = Arc<dyn Fn(&SpendAccount) -> Option<SpendCaps> + Send + Sync>;
+
 /// What all services of one layer share.
-#[derive(Debug)]
 pub(crate) struct SpendState {
     pub(crate) policy: SpendLimitPolicy,
     pub(crate) ledger: SpendLedger,
     pub(crate) prices: Arc<Prices>,
+    pub(super) caps: Option<CapsOf>,
+    /// There is a layer that observes the attempts.
+    pub(super) is_metered: AtomicBool,
 }
 
 impl SpendState {
+    pub(super) fn new(policy: SpendLimitPolicy) -> Self {
+        Self {
+            policy,
+            ledger: SpendLedger::new(policy.accounts),
+            prices: Arc::default(),
+            caps: None,
+            is_metered: AtomicBool::new(false),
+        }
+    }
+
+    /// The same settings and ledger, to be changed.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            policy: self.policy,
+            ledger: self.ledger.clone(),
+            prices: self.prices.clone(),
+            caps: self.caps.clone(),
+            is_metered: AtomicBool::new(false),
+        }
+    }
+
     /// Whether a call of anybody may have to be recorded.
-    fn is_on(&self, caps: &SpendCaps) -> bool {
-        self.policy.record || !caps.is_off()
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        let Self { policy, caps, .. } = self;
+        policy.record
+            || caps.is_some()
+            || !policy.tenant_caps().is_off()
+            || !policy.key_caps().is_off()
+    }
+
+    /// An account with its caps, unless nothing is capped or recorded for it.
+    fn capped(&self, account: SpendAccount, caps: SpendCaps) -> Option<(SpendAccount, SpendCaps)> {
+        let own = self.caps.as_ref().and_then(|caps| caps(&account));
+        let caps = own.unwrap_or(caps);
+        (self.policy.record || !caps.is_off()).then_some((account, caps))
     }
 
     /// Reserves what a call may spend; `None` when nothing is capped or recorded for it.
@@ -33,29 +77,46 @@ impl SpendState {
         tokens: CallTokens,
         now: Instant,
     ) -> Result<Option<CallSpend>, SpendRefusal> {
-        let (tenant, key) = (self.policy.tenant_caps(), self.policy.key_caps());
-        let context = request.context();
-        let of_tenant = self.is_on(&tenant).then(|| {
-            let name = context.identity().and_then(|identity| identity.tenant.clone());
-            (SpendAccount::Tenant(name.unwrap_or_default()), tenant)
-        });
-        let of_key = context.identity().and_then(|identity| identity.key.clone());
-        let of_key = of_key.filter(|_| self.is_on(&key)).map(|name| (SpendAccount::Key(name), key));
-        if of_tenant.is_none() && of_key.is_none() {
+        let identity = request.context().identity();
+        let name = identity.and_then(|identity| identity.tenant.clone()).unwrap_or_default();
+        let tenant = self.capped(SpendAccount::Tenant(name), self.policy.tenant_caps());
+        let key = identity.and_then(|identity| identity.key.clone());
+        let key = key.and_then(|key| self.capped(SpendAccount::Key(key), self.policy.key_caps()));
+        if tenant.is_none() && key.is_none() {
             return Ok(None);
         }
         let most = self.price(request).most(&tokens.most(self.policy.assumed_output));
-        let accounts = of_tenant.into_iter().chain(of_key);
+        let accounts = tenant.into_iter().chain(key);
         CallSpend::reserve(&self.ledger, accounts, most, now).map(Some)
     }
 
-    /// What the model costs that answers `request`, as far as that is known now.
+    /// What the model costs that answers `request`, as far as that is known now. Where money is not counted,
+    /// nothing: a missing price is nobody's concern then.
     pub(super) fn price<Req: Call>(&self, request: &Req) -> ModelPrice {
+        if !self.counts_money() {
+            return ModelPrice::FREE;
+        }
         let target = request.context().target.as_ref();
         match target.and_then(|target| target.model()).or_else(|| request.model()) {
             Some(model) => self.prices.price(model),
             None => ModelPrice::FREE,
         }
+    }
+
+    fn counts_money(&self) -> bool {
+        let Self { policy, caps, .. } = self;
+        let costs = [policy.tenant_caps(), policy.key_caps()]
+            .map(|caps| caps.hour.cost | caps.day.cost | caps.month.cost);
+        policy.record || caps.is_some() || costs != [0, 0]
+    }
+}
+
+impl fmt::Debug for SpendState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpendState")
+            .field("policy", &self.policy)
+            .field("ledger", &self.ledger)
+            .finish_non_exhaustive()
     }
 }
 
@@ -168,6 +229,8 @@ pub struct CallSpendMeter {
     price: ModelPrice,
     tokens: CallTokens,
     most: Usage,
+    /// Attempts are observed inside: what they were not made for costs nothing.
+    is_metered: bool,
     /// Of the reply, as of an only attempt.
     reply: Reply,
     log: RecoveryLog,
@@ -184,14 +247,15 @@ struct Reply {
 
 impl CallSpendMeter {
     pub(super) fn new(
+        state: &SpendState,
         call: CallSpend,
         price: ModelPrice,
         tokens: CallTokens,
-        assumed_output: u64,
         log: &RecoveryLog,
     ) -> Self {
-        let most = tokens.most(assumed_output);
-        Self { call, price, tokens, most, reply: Reply::default(), log: log.clone() }
+        let most = tokens.most(state.policy.assumed_output);
+        let is_metered = state.is_metered.load(Ordering::Relaxed);
+        Self { call, price, tokens, most, is_metered, reply: Reply::default(), log: log.clone() }
     }
 
     /// The call is over; `how` charges its only attempt, where nobody else has.
@@ -200,7 +264,8 @@ impl CallSpendMeter {
             return;
         }
         let now = Instant::now();
-        if self.call.attempts() == 0
+        if !self.is_metered
+            && self.call.attempts() == 0
             && let Ok(spend) = self.call.attempt(self.price.most(&self.most), now)
         {
             let mut attempt = AttemptMeter::new(spend, self.price, self.tokens, &self.log);
