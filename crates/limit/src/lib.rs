@@ -26,11 +26,7 @@
 //! // response what it has used; here both are estimated.
 //! let spend = SpendLimitLayer::new(SpendLimitPolicy { tokens_hour: 1_000, ..Default::default() })
 //!     .expect("the policy is valid")
-//!     .with_estimate(|_: &Ask| {
-//!         let mut tokens = CallTokens::default();
-//!         (tokens.input, tokens.max_output) = (400, Some(0));
-//!         tokens
-//!     })
+//!     .with_estimate(|_: &Ask| CallTokens { input: 400, max_output: Some(0) })
 //!     .at_once();
 //! let mut service = ServiceBuilder::new()
 //!     .layer(spend.clone())

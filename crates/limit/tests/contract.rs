@@ -3,7 +3,8 @@
 
 use steadfast_core::{CallSpend, Spend, SpendAccount, SpendCaps, SpendLedger, Target};
 use steadfast_limit::{
-    RateHandle, RateLimitLayer, RatePolicy, ReleaseAt, SpendLimitLayer, SpendLimitPolicy,
+    CallTokens, RateHandle, RateLimitLayer, RatePolicy, ReleaseAt, SpendLimitLayer,
+    SpendLimitPolicy,
 };
 use steadfast_testkit::{Action, Aspect, Chat, Contract, PinnedHttp, Plain, contract, secs};
 use tokio::time::Instant;
@@ -103,10 +104,8 @@ contract!(
         .allocates(2, RESERVATION)
 );
 
-fn ten<Req>(_: &Req) -> steadfast_limit::CallTokens {
-    let mut tokens = steadfast_limit::CallTokens::default();
-    tokens.input = 10;
-    tokens
+fn ten<Req>(_: &Req) -> CallTokens {
+    CallTokens { input: 10, max_output: None }
 }
 
 contract!(

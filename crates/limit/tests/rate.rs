@@ -286,14 +286,11 @@ async fn what_was_not_sent_takes_nothing() {
         let policy = RatePolicy { tokens: Some(1_000), learn: false, ..RatePolicy::default() };
         let layer = layer(policy);
         let reason = failure.reason();
-        let layer = layer.with_estimate(|_: &PlainRequest| {
-            let mut tokens = CallTokens::default();
-            (tokens.input, tokens.max_output) = (100, Some(400));
-            tokens
-        });
-        let failure = Arc::new(std::sync::Mutex::new(Some(failure)));
+        let layer = layer
+            .with_estimate(|_: &PlainRequest| CallTokens { input: 100, max_output: Some(400) });
+        let failure = Arc::new(parking_lot::Mutex::new(Some(failure)));
         let service = layer.clone().at_once().layer(service_fn(move |_: PlainRequest| {
-            let failure = failure.lock().unwrap().take().unwrap();
+            let failure = failure.lock().take().unwrap();
             async { Err::<&str, _>(failure) }
         }));
         let _ = service.oneshot(of("a")).await.unwrap_err();

@@ -58,7 +58,7 @@ fn answer(events: Vec<Result<Event, Failure>>) -> ChatResponse {
 }
 
 fn text(bytes: usize) -> Result<Event, Failure> {
-    Ok(Event::new([Delta::Text { index: 0, text: "y".repeat(bytes).into() }]))
+    Ok(Event::new([Delta::Text { index: 0, text: "y".repeat(bytes) }]))
 }
 
 fn usage(input: u64, output: u64) -> Result<Event, Failure> {
