@@ -118,8 +118,8 @@ pub use self::{
     estimate::{CallTokens, EstimateTokens, FromNeeds},
     meter::{MeteredBody, MeteredReply, ReplyMeter},
     rate::{
-        QuotaKey, QuotaOfTarget, QuotaSnapshot, RateHandle, RateLimit, RateLimitLayer, RatePermit,
-        RatePolicy, RateSnapshot, ReleaseAt,
+        QuotaKey, QuotaOfTarget, QuotaSnapshot, RateHandle, RateLimitLayer, RateLimited,
+        RatePermit, RatePolicy, RateSnapshot, ReleaseAt,
     },
     spend::{
         AttemptMeter, CallSpendMeter, LongInputPrice, ModelPrice, Prices, SpendLimit,

@@ -20,5 +20,5 @@ pub use self::{
     layer::RateLimitLayer,
     permit::RatePermit,
     policy::{RatePolicy, ReleaseAt},
-    service::RateLimit,
+    service::RateLimited,
 };

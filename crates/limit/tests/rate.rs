@@ -325,6 +325,20 @@ async fn a_handle_blocks_shows_and_resets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn new_settings_go_on_with_what_is_used() {
+    let before = layer(a_minute(10)).at_once();
+    for _ in 0..10 {
+        before.layer(service_fn(at_once)).oneshot(of("a")).await.unwrap();
+    }
+    let mut waits = tokio_test::task::spawn(before.layer(service_fn(at_once)).oneshot(of("a")));
+    assert!(waits.poll().is_pending());
+    let after = layer(a_minute(12)).at_once().sharing(&before.handle());
+    assert!(waits.is_woken() && waits.poll().is_ready(), "there is room for two more");
+    let quota = &after.handle().get(&key()).unwrap().quotas[0];
+    assert_eq!((quota.limit, quota.available), (12, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closure_chooses_the_key() {
     let layer = RateLimitLayer::new(a_minute(1)).unwrap().at_once();
     let layer = layer.with_key(|request: &http::Request<()>| request.uri().host().map(Target::new));

@@ -20,7 +20,7 @@ use super::{
 use crate::{MeteredReply, meter::ReplyMeter};
 
 pin_project! {
-    /// The future of a call through a [`RateLimit`](crate::RateLimit): waits for its turn, if it has to, and
+    /// The future of a call through a [`RateLimited`](crate::RateLimited): waits for its turn, if it has to, and
     /// then for the reply. Dropping it frees what it holds, and its position among those that wait.
     #[must_use = "futures do nothing unless polled"]
     pub struct RateFuture<S, Req, T>

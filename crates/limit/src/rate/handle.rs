@@ -56,7 +56,7 @@ impl RateHandle {
     /// Every key, by name.
     pub fn snapshot(&self) -> Vec<RateSnapshot> {
         let now = Instant::now();
-        let entries = self.0.keys.entries().into_iter();
+        let entries = self.0.memory.keys.entries().into_iter();
         let mut keys: Vec<_> = entries.map(|(_, key)| key.snapshot(now)).collect();
         keys.sort_by(|a, b| {
             let name = |key: &RateSnapshot| key.target.as_ref().map(ToString::to_string);
@@ -67,7 +67,7 @@ impl RateHandle {
 
     /// One key, if there has been a call with it.
     pub fn get(&self, target: &Option<Target>) -> Option<RateSnapshot> {
-        self.0.keys.get(target).map(|key| key.snapshot(Instant::now()))
+        self.0.memory.keys.get(target).map(|key| key.snapshot(Instant::now()))
     }
 
     /// Lets nothing through to a target for a time. Calls that may wait so long wait.
@@ -78,7 +78,7 @@ impl RateHandle {
     /// Forgets what was learned of a target's limits and what is used of them, for instance once its provider
     /// has raised them. Returns whether there was such a key.
     pub fn reset(&self, target: &Option<Target>) -> bool {
-        let key = self.0.keys.get(target);
+        let key = self.0.memory.keys.get(target);
         if let Some(key) = &key {
             key.update(|quota, _| quota.reset());
         }
@@ -87,7 +87,7 @@ impl RateHandle {
 
     /// The same for every target.
     pub fn reset_all(&self) {
-        for (_, key) in self.0.keys.entries() {
+        for (_, key) in self.0.memory.keys.entries() {
             key.update(|quota, _| quota.reset());
         }
     }
@@ -95,6 +95,6 @@ impl RateHandle {
 
 impl fmt::Debug for RateHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateHandle").field("keys", &self.0.keys.len()).finish()
+        f.debug_struct("RateHandle").field("keys", &self.0.memory.keys.len()).finish()
     }
 }

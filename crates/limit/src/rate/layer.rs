@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use steadfast_core::{AtOnce, Target, UntilEnd};
 use tower_layer::Layer;
 
-use super::{QuotaKey, QuotaOfTarget, RateHandle, RateLimit, RatePolicy, state::RateState};
+use super::{QuotaKey, QuotaOfTarget, RateHandle, RateLimited, RatePolicy, state::RateState};
 use crate::{CallTokens, EstimateTokens, FromNeeds, PolicyError};
 
 /// Keeps calls below the rate limits of their targets. See the [crate's documentation](crate).
@@ -82,6 +82,13 @@ impl<By, E, T> RateLimitLayer<By, E, T> {
         RateLimitLayer { by: self.by, estimate: self.estimate, reach, state: self.state }
     }
 
+    /// As this layer is set, with the limits of the layer that `handle` is of: what was learned, what is used,
+    /// and who waits. They go by this layer's policy from now on, whoever else shares them.
+    pub fn sharing(mut self, handle: &RateHandle) -> Self {
+        self.state = Arc::new(self.state.sharing(&handle.0.memory));
+        self
+    }
+
     /// A handle that shows and steers the limits.
     pub fn handle(&self) -> RateHandle {
         RateHandle(self.state.clone())
@@ -94,11 +101,11 @@ impl<By, E, T> RateLimitLayer<By, E, T> {
 }
 
 impl<S: Clone, By: Clone, E: Clone, T: Clone> Layer<S> for RateLimitLayer<By, E, T> {
-    type Service = RateLimit<S, By, E, T>;
+    type Service = RateLimited<S, By, E, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
         let (by, estimate) = (self.by.clone(), self.estimate.clone());
-        RateLimit::new(inner, by, estimate, self.reach.clone(), self.state.clone())
+        RateLimited::new(inner, by, estimate, self.reach.clone(), self.state.clone())
     }
 }
 

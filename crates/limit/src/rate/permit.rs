@@ -6,7 +6,7 @@ use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use steadfast_core::{Failure, Reason, RecoveryLog, Usage, hint, quota::QuotaHeaders, time::wall};
 
 use super::{
-    ReleaseAt, event,
+    RatePolicy, ReleaseAt, event,
     quota::{Admitted, KINDS, Stated},
     state::RateKey,
 };
@@ -18,6 +18,8 @@ pub struct RatePermit {
     key: Arc<RateKey>,
     call: Admitted,
     log: RecoveryLog,
+    release_at: ReleaseAt,
+    learn: bool,
     /// It counts against the concurrency.
     holds: bool,
     /// The request was handed to the inner service.
@@ -30,11 +32,18 @@ pub struct RatePermit {
 }
 
 impl RatePermit {
-    pub(super) fn new(key: &Arc<RateKey>, call: Admitted, log: &RecoveryLog) -> Self {
+    pub(super) fn new(
+        key: &Arc<RateKey>,
+        call: Admitted,
+        policy: &RatePolicy,
+        log: &RecoveryLog,
+    ) -> Self {
         Self {
             key: key.clone(),
             call,
             log: log.clone(),
+            release_at: policy.release_at,
+            learn: policy.learn,
             holds: true,
             sent: false,
             over: false,
@@ -55,14 +64,14 @@ impl RatePermit {
     }
 
     fn release_at(&mut self, when: ReleaseAt) {
-        if self.key.policy().release_at <= when {
+        if self.release_at <= when {
             self.release();
         }
     }
 
     /// Takes over what a provider states of its limits.
     fn learn(&self, headers: &HeaderMap) {
-        if !self.key.policy().learn {
+        if !self.learn {
             return;
         }
         for quota in QuotaHeaders::all(headers) {

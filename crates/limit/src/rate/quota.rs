@@ -106,18 +106,35 @@ pub(super) enum Held {
 
 impl KeyQuota {
     pub(super) fn new(requests: Option<u64>, tokens: Option<u64>, concurrent: Option<u32>) -> Self {
-        let mut limits = [Limit::default(); 4];
-        limits[REQUESTS].configured = requests;
-        limits[1].configured = tokens;
-        Self {
-            limits,
-            max_concurrent: concurrent,
+        let mut new = Self {
+            limits: [Limit::default(); 4],
+            max_concurrent: None,
             in_use: 0,
             admitted: 0,
             blocked_until: 0,
             rejections: 0,
             rejected_at: 0,
             output: FIRST_OUTPUT,
+        };
+        new.configure(requests, tokens, concurrent, 0);
+        new
+    }
+
+    /// With other configured limits. What is used stays used.
+    pub(super) fn configure(
+        &mut self,
+        requests: Option<u64>,
+        tokens: Option<u64>,
+        concurrent: Option<u32>,
+        now: u64,
+    ) {
+        self.max_concurrent = concurrent;
+        for (limit, configured) in self.limits.iter_mut().zip([requests, tokens]) {
+            let before = limit.quota(now);
+            limit.configured = configured;
+            if let (Some(before), Some(after)) = (before, limit.quota(now)) {
+                limit.bucket.requote(before, after, now);
+            }
         }
     }
 

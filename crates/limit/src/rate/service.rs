@@ -24,7 +24,7 @@ use crate::{EstimateTokens, FromNeeds, MeteredReply};
 /// A call that passes at once is made by the inner service, which is ready; one that waits by a clone of it,
 /// polled ready once its turn has come.
 #[must_use = "services do nothing unless called"]
-pub struct RateLimit<S, By = QuotaOfTarget, E = FromNeeds, T = UntilEnd> {
+pub struct RateLimited<S, By = QuotaOfTarget, E = FromNeeds, T = UntilEnd> {
     inner: S,
     spare: Spare<S>,
     by: By,
@@ -33,23 +33,23 @@ pub struct RateLimit<S, By = QuotaOfTarget, E = FromNeeds, T = UntilEnd> {
     state: Arc<RateState>,
 }
 
-inner_service!(RateLimit<S, By, E, T>);
+inner_service!(RateLimited<S, By, E, T>);
 
-impl<S: Clone, By, E, T> RateLimit<S, By, E, T> {
+impl<S: Clone, By, E, T> RateLimited<S, By, E, T> {
     pub(crate) fn new(inner: S, by: By, estimate: E, _: T, state: Arc<RateState>) -> Self {
         let spare = Spare::of(&inner);
         Self { inner, spare, by, estimate, reach: PhantomData, state }
     }
 }
 
-impl<S, By, E, T> RateLimit<S, By, E, T> {
+impl<S, By, E, T> RateLimited<S, By, E, T> {
     /// A handle on the state of the layer that made this.
     pub fn handle(&self) -> RateHandle {
         RateHandle(self.state.clone())
     }
 }
 
-impl<S, Req, By, E, T> Service<Req> for RateLimit<S, By, E, T>
+impl<S, Req, By, E, T> Service<Req> for RateLimited<S, By, E, T>
 where
     S: Service<Req> + Clone,
     S::Error: IntoFailure,
@@ -75,6 +75,7 @@ where
             self.estimate.estimate(&request),
             || self.state.tenant(context),
             || patience(&self.state.policy, context, now),
+            &self.state.policy,
             &context.log,
             now,
         );
@@ -104,7 +105,7 @@ fn patience(policy: &RatePolicy, context: &CallContext, now: Instant) -> Duratio
     own.min(context.patience.unwrap_or(Duration::MAX)).min(left)
 }
 
-impl<S: Clone, By: Clone, E: Clone, T> Clone for RateLimit<S, By, E, T> {
+impl<S: Clone, By: Clone, E: Clone, T> Clone for RateLimited<S, By, E, T> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -117,9 +118,9 @@ impl<S: Clone, By: Clone, E: Clone, T> Clone for RateLimit<S, By, E, T> {
     }
 }
 
-impl<S: fmt::Debug, By, E, T> fmt::Debug for RateLimit<S, By, E, T> {
+impl<S: fmt::Debug, By, E, T> fmt::Debug for RateLimited<S, By, E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
+        f.debug_struct("RateLimited")
             .field("inner", &self.inner)
             .field("policy", &self.state.policy)
             .finish_non_exhaustive()

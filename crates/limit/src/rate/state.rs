@@ -21,6 +21,11 @@ use super::{
 /// What all services of one layer share.
 pub(crate) struct RateState {
     pub(crate) policy: RatePolicy,
+    pub(crate) memory: Arc<RateMemory>,
+}
+
+/// What is remembered; layers of different settings can share it.
+pub(crate) struct RateMemory {
     pub(crate) keys: Keyed<Option<Target>, RateKey>,
     hasher: RandomState,
     began: Instant,
@@ -30,7 +35,6 @@ pub(crate) struct RateState {
 pub(crate) struct RateKey {
     target: Option<Target>,
     began: Instant,
-    policy: RatePolicy,
     state: Mutex<KeyState>,
 }
 
@@ -85,25 +89,35 @@ fn wake(woken: Woken) {
 
 impl RateState {
     pub(crate) fn new(policy: RatePolicy) -> Self {
-        Self {
+        let memory = RateMemory {
             keys: Keyed::new(policy.keys),
-            policy,
             hasher: RandomState::default(),
             began: Instant::now(),
+        };
+        Self { policy, memory: Arc::new(memory) }
+    }
+
+    /// These settings with what `memory` has: its limits go by them from now on.
+    pub(crate) fn sharing(&self, memory: &Arc<RateMemory>) -> Self {
+        let RatePolicy { requests, tokens, max_concurrent, keys, .. } = self.policy;
+        memory.keys.set_policy(keys);
+        for (_, key) in memory.keys.entries() {
+            key.update(|quota, now| quota.configure(requests, tokens, max_concurrent, now));
         }
+        Self { policy: self.policy, memory: memory.clone() }
     }
 
     pub(crate) fn key(&self, target: &Option<Target>, now: Instant) -> Arc<RateKey> {
-        self.keys.get_or_insert_with(target, now, || {
+        let RateMemory { keys, hasher, began } = &*self.memory;
+        keys.get_or_insert_with(target, now, || {
             let RatePolicy { requests, tokens, max_concurrent, .. } = self.policy;
             RateKey {
                 target: target.clone(),
-                began: self.began,
-                policy: self.policy,
+                began: *began,
                 state: Mutex::new(KeyState {
                     quota: KeyQuota::new(requests, tokens, max_concurrent),
                     queue: FairQueue::default(),
-                    waiters: HashMap::with_hasher(self.hasher.clone()),
+                    waiters: HashMap::with_hasher(hasher.clone()),
                     next_id: 0,
                     waited: 0,
                     refused: 0,
@@ -115,7 +129,7 @@ impl RateState {
 
     /// Whose turn it is in a queue.
     pub(crate) fn tenant(&self, context: &CallContext) -> u64 {
-        self.hasher.hash_one(context.tenant())
+        self.memory.hasher.hash_one(context.tenant())
     }
 }
 
@@ -131,10 +145,6 @@ impl RateKey {
         self.target.as_ref()
     }
 
-    pub(crate) const fn policy(&self) -> &RatePolicy {
-        &self.policy
-    }
-
     fn nanos(&self, now: Instant) -> u64 {
         nanos(now.saturating_duration_since(self.began))
     }
@@ -145,6 +155,7 @@ impl RateKey {
         estimate: CallTokens,
         tenant: impl FnOnce() -> u64,
         patience: impl FnOnce() -> Duration,
+        policy: &RatePolicy,
         log: &RecoveryLog,
         now: Instant,
     ) -> Admission {
@@ -153,27 +164,28 @@ impl RateKey {
         let cost = state.quota.cost(estimate.input, estimate.max_output);
         if state.queue.is_empty() {
             match state.quota.admit(cost, nanos) {
-                Ok(call) => return Admission::Permit(RatePermit::new(self, call, log)),
+                Ok(call) => return Admission::Permit(RatePermit::new(self, call, policy, log)),
                 Err(Held::For(_) | Held::UntilOneEnds) => {}
             }
         }
         let mut woken = Woken::new();
         let (tenant, patience) = (tenant(), patience());
-        let admission = match state.enqueue(tenant, cost, patience, &self.policy, nanos, &mut woken)
-        {
-            Ok(id) => Admission::Wait(Waiter {
-                key: self.clone(),
-                id,
-                began: now,
-                give_up: later(now, patience),
-                log: log.clone(),
-                over: false,
-            }),
-            Err(refused) => {
-                state.refused += 1;
-                Admission::Refused(refused)
-            }
-        };
+        let admission =
+            match state.enqueue(tenant, cost, patience, policy.max_waiting, nanos, &mut woken) {
+                Ok(id) => Admission::Wait(Waiter {
+                    key: self.clone(),
+                    id,
+                    began: now,
+                    give_up: later(now, patience),
+                    policy: *policy,
+                    log: log.clone(),
+                    over: false,
+                }),
+                Err(refused) => {
+                    state.refused += 1;
+                    Admission::Refused(refused)
+                }
+            };
         state.serve(nanos, &mut woken);
         drop(state);
         wake(woken);
@@ -230,7 +242,7 @@ impl KeyState {
         tenant: u64,
         cost: Cost,
         patience: Duration,
-        policy: &RatePolicy,
+        max_waiting: usize,
         now: u64,
         woken: &mut Woken,
     ) -> Result<u64, Refused> {
@@ -244,7 +256,7 @@ impl KeyState {
         if wait > patience || patience.is_zero() {
             return Err(Refused { why: RefusedFor::Time, wait });
         }
-        if self.queue.len() >= policy.max_waiting {
+        if self.queue.len() >= max_waiting {
             let crowd = Refused { why: RefusedFor::Crowd, wait: wait.max(MIN_WAIT) };
             // Whoever fills the queue makes room for others.
             let replaced = self.queue.replaced_by(tenant).ok_or(crowd)?;
@@ -295,6 +307,7 @@ pub(crate) struct Waiter {
     id: u64,
     began: Instant,
     give_up: Instant,
+    policy: RatePolicy,
     log: RecoveryLog,
     over: bool,
 }
@@ -339,7 +352,7 @@ impl Waiter {
                 self.over = true;
                 state.waiters.remove(&self.id);
                 state.serve(nanos, &mut woken);
-                Turn::Permit(RatePermit::new(&self.key, call, &self.log))
+                Turn::Permit(RatePermit::new(&self.key, call, &self.policy, &self.log))
             }
             Some(Err(refused)) => {
                 self.over = true;
