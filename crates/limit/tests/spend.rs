@@ -123,9 +123,11 @@ async fn a_refusal_is_final_and_says_which_cap_and_until_when() {
         "{message}"
     );
     assert!(message.contains("this call may need 150"), "{message}");
-    assert!(log.to_string().contains("spend.refused spend_cap"), "{log}");
-    let refused =
-        events.take().into_iter().find(|event| event.starts_with("steadfast::spend::refused"));
+    assert!(log.to_string().contains("limit.spend_refused spend_cap"), "{log}");
+    let refused = events
+        .take()
+        .into_iter()
+        .find(|event| event.starts_with("steadfast::limit::spend_refused"));
     let refused = refused.unwrap();
     assert!(
         refused.contains("window=\"hour\" unit=\"tokens\" cap=1000 used=920 requested=150"),
@@ -477,10 +479,10 @@ async fn an_unknown_price_is_reported_once() {
         drop(answer);
     }
     let unpriced =
-        events.take().into_iter().filter(|event| event.starts_with("steadfast::spend::unpriced"));
+        events.take().into_iter().filter(|event| event.starts_with("steadfast::limit::unpriced"));
     assert_eq!(
         unpriced.collect::<Vec<_>>(),
-        ["steadfast::spend::unpriced model=\"house\" taken_for=Free"]
+        ["steadfast::limit::unpriced model=\"house\" taken_for=Free"]
     );
 }
 

@@ -9,8 +9,8 @@ use super::UnpricedModel;
 pub(super) fn refused(refusal: SpendRefusal, context: &CallContext) -> Failure {
     let unit = if refusal.is_cost { "cost" } else { "tokens" };
     event!(
-        name: "steadfast::spend::refused",
-        target: "steadfast::spend",
+        name: "steadfast::limit::spend_refused",
+        target: "steadfast::limit",
         Level::WARN,
         tenant = context.tenant(),
         account = %refusal.account,
@@ -23,7 +23,7 @@ pub(super) fn refused(refusal: SpendRefusal, context: &CallContext) -> Failure {
         "{refusal}",
     );
     context.log.record(|| {
-        let step = Step::new("spend", "refused")
+        let step = Step::new("limit", "spend_refused")
             .with_target(context.target.as_ref())
             .with_reason(Reason::SpendCap)
             .with_detail(format!("{} {unit}", refusal.window.as_str()));
@@ -45,8 +45,8 @@ pub(super) fn refused(refusal: SpendRefusal, context: &CallContext) -> Failure {
 /// A model has no price.
 pub(super) fn unpriced(model: &str, taken_for: UnpricedModel) {
     event!(
-        name: "steadfast::spend::unpriced",
-        target: "steadfast::spend",
+        name: "steadfast::limit::unpriced",
+        target: "steadfast::limit",
         Level::WARN,
         model,
         taken_for = ?taken_for,
