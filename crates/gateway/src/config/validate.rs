@@ -355,6 +355,8 @@ impl Check<'_> {
             let key = format!("recovery.reasons.{reason}");
             if *reason == Reason::Safety {
                 self.fail(key, "what the safety guard stops can not be allowed here");
+            } else if *reason == Reason::SpendCap {
+                self.fail(key, "what a spend cap refuses can not be allowed here; raise the cap");
             } else if rule.failover == Some(Failover::Forbidden) {
                 let key = format!("{key}.failover");
                 self.fail(key, "`forbidden` is the safety guard's alone; write `never`");
