@@ -109,6 +109,7 @@ mod tests {
             (Reason::Cooling, None, None),
             (Reason::Exhausted, None, None),
             (Reason::Budget, None, None),
+            (Reason::SpendCap, None, None),
             (Reason::Unknown, Some(Hard), Some(Hard)),
         ];
         assert_eq!(table.map(|row| row.0), Reason::ALL);

@@ -238,6 +238,7 @@ async fn does_not_count_refusals_callers_faults_and_long_answers() {
         Reason::Safety,
         Reason::Exhausted,
         Reason::Budget,
+        Reason::SpendCap,
         Reason::Cancelled,
     ] {
         let failure: Failure =

@@ -34,6 +34,15 @@ impl ReplyHeaders {
     pub fn picked(all: Arc<HeaderMap>, pick: fn(&HeaderMap) -> HeaderMap) -> Self {
         Self { picked: OnceLock::new(), from: Some((all, pick)) }
     }
+
+    /// All that came, also what is not to be passed on: for layers that read a header or two of every answer.
+    /// Makes no map.
+    pub fn received(&self) -> &HeaderMap {
+        match &self.from {
+            Some((all, _)) => all,
+            None => self,
+        }
+    }
 }
 
 impl Deref for ReplyHeaders {
@@ -83,6 +92,7 @@ mod tests {
         let mut headers = ReplyHeaders::picked(Arc::new(all), pick);
         assert!(headers.picked.get().is_none());
         assert!(!format!("{headers:?}").contains("secret"));
+        assert_eq!(headers.received().len(), 2, "without being picked");
         let before = headers.clone();
         headers.clear();
         assert_eq!((headers.len(), before.len()), (0, 1));

@@ -188,6 +188,7 @@ impl Call for ChatRequest {
         let mut needs = Needs::default();
         needs.tools = !self.tools.is_empty();
         needs.stream = self.stream;
+        needs.max_output = self.params.max_output;
         let mut bytes = 0;
         for part in self.messages.iter().flat_map(Message::parts) {
             needs.vision |= part.has_image();

@@ -6,7 +6,6 @@
 
 mod answer;
 mod codes;
-mod dates;
 mod decide;
 pub(crate) mod events;
 mod facts;
@@ -54,7 +53,6 @@ pub(crate) fn warm() {
     rules::warm();
     keys::warm();
     headers::warm();
-    numbers::warm();
     prose::warm();
     statuses::warm();
     transport::warm();

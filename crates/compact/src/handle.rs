@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use steadfast_core::circuit::CircuitState;
+use steadfast_core::{SpendAccount, SpendLedger, SpendTotals, circuit::CircuitState};
 use tokio::time::Instant;
 
 use crate::{
     ConversationId, Models,
     state::{Conversation, LayerState},
+    summarise::account,
 };
 
 /// Shows and resets the state of a [`CompactionLayer`](crate::CompactionLayer). Cheap to clone; every
@@ -77,16 +78,24 @@ pub struct ConversationSnapshot {
     pub is_busy: bool,
 }
 
+/// Of the last hour and of the last day, reservations included.
+fn tokens(totals: &SpendTotals) -> (u64, u64) {
+    let SpendTotals { hour, day, held, .. } = *totals;
+    (hour.plus(held).tokens, day.plus(held).tokens)
+}
+
 impl CompactionHandle {
     /// What the layer has done, and what it remembers.
     pub fn snapshot(&self) -> CompactionSnapshot {
         let now = Instant::now();
         let tenants = self.0.memory.tenants.entries();
         let breakers = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.breaker.state()));
-        let spent = tenants.iter().map(|(name, tenant)| {
-            let (hour, day) = tenant.spent(now);
-            (name.clone(), hour, day)
-        });
+        let spent =
+            self.0.memory.ledger.snapshot(now).into_iter().filter_map(|(account, totals)| {
+                let SpendAccount::Tenant(name) = account else { return None };
+                let (hour, day) = tokens(&totals);
+                Some((name.as_ref().into(), hour, day))
+            });
         let conversations = self.0.memory.conversations.entries().into_iter().map(|(_, one)| {
             let snapshot = one.state.lock().snapshot.clone();
             ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
@@ -103,8 +112,13 @@ impl CompactionHandle {
     /// What a tenant has spent on summaries in the last hour and in the last day, in tokens,
     /// reservations included. `None` for calls without a tenant.
     pub fn spent(&self, tenant: Option<&str>) -> (u64, u64) {
-        let tenant = self.0.memory.tenants.get(&tenant.unwrap_or_default().into());
-        tenant.map_or((0, 0), |tenant| tenant.spent(Instant::now()))
+        let account = account(tenant.unwrap_or_default());
+        tokens(&self.0.memory.ledger.totals(&account, Instant::now()))
+    }
+
+    /// What tenants have spent on summaries: to be saved and restored, or reset.
+    pub fn ledger(&self) -> &SpendLedger {
+        &self.0.memory.ledger
     }
 
     /// Whether the summariser may be called for a tenant. `None` for calls without one.

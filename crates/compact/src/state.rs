@@ -6,7 +6,9 @@ use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Message};
-use steadfast_core::{CallContext, DegradedProviders, Keep, Keyed, KeyedPolicy, Target};
+use steadfast_core::{
+    CallContext, DegradedProviders, Keep, Keyed, KeyedPolicy, SpendLedger, Target,
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -63,6 +65,8 @@ pub(crate) struct LayerState {
 
 /// What is remembered; layers of different settings can share it.
 pub(crate) struct Memory {
+    /// What tenants have spent on summaries.
+    pub(crate) ledger: SpendLedger,
     pub(crate) tenants: Keyed<Box<str>, Tenant>,
     pub(crate) conversations: Keyed<u64, Conversation>,
     /// What was done since the layer was made.
@@ -74,6 +78,7 @@ impl LayerState {
     pub(crate) fn new(config: Config) -> Self {
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let memory = Memory {
+            ledger: SpendLedger::default(),
             tenants: Keyed::new(KeyedPolicy::default()),
             conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
             counts: Mutex::default(),

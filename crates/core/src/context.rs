@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use crate::{Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target, Witness};
+use crate::{
+    CallSpend, Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target, Witness,
+};
 
 /// What a request carries through the layers.
 ///
@@ -43,6 +45,8 @@ pub struct CallContext {
     /// The caller as far as failures are concerned: where a target rests only after failures of two
     /// witnesses, those of one count once. Failover sets it when it is not known.
     pub witness: Witness,
+    /// What the call may spend, where that is capped: each attempt takes its part of it.
+    pub spend: Option<CallSpend>,
     /// Who calls. Behind a pointer, because most layers do not read it.
     identity: Option<Arc<Identity>>,
 }
@@ -78,6 +82,8 @@ pub enum Priority {
 pub struct Identity {
     /// Who pays.
     pub tenant: Option<Arc<str>>,
+    /// The *name* of the API key that the call came with, never the secret.
+    pub key: Option<Arc<str>>,
     /// Which agent.
     pub agent: Option<Arc<str>>,
     /// Which of its tasks.
@@ -112,6 +118,7 @@ impl CallContext {
             held_bytes: 0,
             log: RecoveryLog::disabled(),
             witness: Witness::NONE,
+            spend: None,
             identity: None,
         }
     }
@@ -156,6 +163,13 @@ impl CallContext {
         self
     }
 
+    /// With the API key of this name.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.identity_mut().key = Some(key.into());
+        self
+    }
+
     /// On behalf of `agent`.
     #[must_use]
     pub fn with_agent(mut self, agent: impl Into<Arc<str>>) -> Self {
@@ -180,6 +194,16 @@ impl CallContext {
     /// Who pays.
     pub fn tenant(&self) -> Option<&str> {
         self.identity.as_ref()?.tenant.as_deref()
+    }
+
+    /// The name of the API key that the call came with.
+    pub fn key(&self) -> Option<&str> {
+        self.identity.as_ref()?.key.as_deref()
+    }
+
+    /// All that is known of who calls.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_deref()
     }
 
     /// Which agent calls.
@@ -307,6 +331,8 @@ pub struct Needs {
     /// About how many tokens it is, when that is known; a lower bound, so that a target which could
     /// serve it is not skipped.
     pub input_tokens: u64,
+    /// The most tokens of answer that it asks for, when it says so.
+    pub max_output: Option<u64>,
 }
 
 /// What one target is and can do; [`Call::adapt`] fits a request to it.

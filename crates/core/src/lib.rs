@@ -25,16 +25,20 @@ mod degraded;
 mod dialect;
 mod failure;
 mod first_content;
+pub mod hint;
 mod keyed;
 mod lease;
 mod limit;
 mod log;
 mod macros;
+pub mod model_names;
 mod on_step;
+pub mod quota;
 mod reason;
 mod redact;
 mod routed;
 mod spare;
+mod spend;
 mod target;
 pub mod time;
 mod track;
@@ -66,6 +70,10 @@ pub use self::{
     redact::{MASK, MAX_MESSAGE, mask, redact},
     routed::Routed,
     spare::{Kept, Spare},
+    spend::{
+        AttemptSpend, CallSpend, Spend, SpendAccount, SpendCaps, SpendLedger, SpendRecord,
+        SpendRecordRow, SpendRefusal, SpendReservation, SpendTotals, SpendWindow,
+    },
     target::Target,
     time::Deadline,
     track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},

@@ -49,8 +49,10 @@ pub enum Reason {
     Cooling,
     /// Every target was tried or skipped.
     Exhausted,
-    /// Our retry budget, rate limit or spend cap refused the call.
+    /// Our retry budget or rate limit refused the call.
     Budget,
+    /// A tenant's or a key's spend cap refused the call. No layer may retry this.
+    SpendCap,
     /// Nothing above fits.
     Unknown,
 }
@@ -149,7 +151,7 @@ pub struct RecoveryRule {
 
 impl Reason {
     /// Every reason, in table order.
-    pub const ALL: [Reason; 21] = [
+    pub const ALL: [Reason; 22] = [
         Reason::Auth,
         Reason::Billing,
         Reason::RateLimit,
@@ -170,6 +172,7 @@ impl Reason {
         Reason::Cooling,
         Reason::Exhausted,
         Reason::Budget,
+        Reason::SpendCap,
         Reason::Unknown,
     ];
 
@@ -196,6 +199,7 @@ impl Reason {
             Reason::Cooling => "cooling",
             Reason::Exhausted => "exhausted",
             Reason::Budget => "budget",
+            Reason::SpendCap => "spend_cap",
             Reason::Unknown => "unknown",
         }
     }
@@ -245,6 +249,8 @@ impl Reason {
             Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted | Reason::Budget => {
                 rule(No, F::NextTarget, S::Local, Local, 0)
             }
+            // Every target costs the same account.
+            Reason::SpendCap => rule(Forbidden, F::Forbidden, S::Local, Local, 0),
             Reason::Unknown => rule(No, F::NextTarget, S::Provider, Provider, 30),
         }
     }
@@ -274,7 +280,14 @@ impl Reason {
 
     /// One of our own refusals: the call did not reach a provider.
     pub const fn is_refusal(self) -> bool {
-        matches!(self, Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted | Reason::Budget)
+        matches!(
+            self,
+            Reason::CircuitOpen
+                | Reason::Cooling
+                | Reason::Exhausted
+                | Reason::Budget
+                | Reason::SpendCap
+        )
     }
 
     /// A lack of capacity: the target works, but can not serve the call now.
@@ -288,7 +301,7 @@ impl Reason {
         match self {
             Reason::Auth => StatusCode::UNAUTHORIZED,
             Reason::Billing => StatusCode::PAYMENT_REQUIRED,
-            Reason::RateLimit | Reason::Budget => StatusCode::TOO_MANY_REQUESTS,
+            Reason::RateLimit | Reason::Budget | Reason::SpendCap => StatusCode::TOO_MANY_REQUESTS,
             Reason::Overloaded
             | Reason::CircuitOpen
             | Reason::Cooling
@@ -345,6 +358,9 @@ impl Reason {
             Reason::Budget => {
                 "The limit for model calls is used up for now. Please try again later."
             }
+            Reason::SpendCap => {
+                "The spending limit for model calls is used up for now. Please try again later."
+            }
             Reason::Unknown => "The model call failed. Please try again.",
         }
     }
@@ -359,7 +375,7 @@ impl fmt::Display for Reason {
 /// A name that is no [`Reason`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no reason; one of auth, billing, rate_limit, overloaded, server_error, timeout, network, model_not_found, context_overflow, output_truncated, content_filter, format, payload_too_large, unsupported, cancelled, safety, circuit_open, cooling, exhausted, budget, unknown"
+    "`{0}` is no reason; one of auth, billing, rate_limit, overloaded, server_error, timeout, network, model_not_found, context_overflow, output_truncated, content_filter, format, payload_too_large, unsupported, cancelled, safety, circuit_open, cooling, exhausted, budget, spend_cap, unknown"
 )]
 pub struct ParseReasonError(String);
 
@@ -400,10 +416,11 @@ impl RecoveryTable {
         &self.rules[reason as usize]
     }
 
-    /// Changes the rule of `reason`. That of [`Reason::Safety`] can not be changed.
+    /// Changes the rule of `reason`. Those of [`Reason::Safety`] and [`Reason::SpendCap`] can not be
+    /// changed.
     #[must_use]
     pub fn with_rule(mut self, reason: Reason, change: impl FnOnce(&mut RecoveryRule)) -> Self {
-        if reason != Reason::Safety {
+        if !matches!(reason, Reason::Safety | Reason::SpendCap) {
             change(&mut self.rules[reason as usize]);
         }
         self
@@ -439,10 +456,11 @@ mod tests {
     }
 
     #[test]
-    fn safety_can_not_be_softened() {
-        let table =
-            RecoveryTable::default().with_rule(Reason::Safety, |rule| rule.retry = Retry::Yes);
-        assert_eq!(table.rule(Reason::Safety).retry, Retry::Forbidden);
+    fn what_is_final_can_not_be_softened() {
+        for reason in [Reason::Safety, Reason::SpendCap] {
+            let table = RecoveryTable::default().with_rule(reason, |rule| rule.retry = Retry::Yes);
+            assert_eq!(table.rule(reason).retry, Retry::Forbidden);
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl<S> fmt::Debug for Spare<S> {
 /// What is kept of a request while it is sent: the request if another attempt may follow, else only its
 /// context.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a request has a context, too")]
 pub enum Kept<Req> {
     /// To be sent again.
     Request(Req),

@@ -111,6 +111,7 @@ mod tests {
             (Reason::Cooling, NextTarget, None),
             (Reason::Exhausted, NextTarget, None),
             (Reason::Budget, NextTarget, None),
+            (Reason::SpendCap, Forbidden, None),
             (Reason::Unknown, NextTarget, Some(30)),
         ] {
             let verdict = policy.verdict(&Failure::new(reason, ""));

@@ -26,7 +26,7 @@ fn every_reason_on_a_first_attempt() {
             | Reason::ServerError
             | Reason::Timeout
             | Reason::Network => Decision::Retry(ms(500)),
-            Reason::Safety => Decision::GiveUp(GiveUp::Forbidden),
+            Reason::Safety | Reason::SpendCap => Decision::GiveUp(GiveUp::Forbidden),
             Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted | Reason::Budget => {
                 Decision::GiveUp(GiveUp::Refused)
             }

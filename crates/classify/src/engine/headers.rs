@@ -8,19 +8,10 @@ use super::table::{Table, TableError, built_in, table};
 
 const FILE: Table = table!("headers.txt");
 
-/// A rate limit's bucket.
-#[derive(Debug)]
-struct Bucket {
-    remaining: HeaderName,
-    reset: HeaderName,
-    name: &'static str,
-}
-
 #[derive(Debug, Default)]
 struct Headers {
     errors: Vec<HeaderName>,
     request_ids: Vec<HeaderName>,
-    buckets: Vec<Bucket>,
 }
 
 static HEADERS: LazyLock<Headers> = LazyLock::new(|| built_in(read(FILE)));
@@ -30,13 +21,12 @@ fn read(table: Table) -> Result<Headers, TableError> {
     enum Role {
         Error,
         RequestId,
-        Bucket,
     }
 
-    let roles = [("error", Role::Error), ("request-id", Role::RequestId), ("bucket", Role::Bucket)];
+    let roles = [("error", Role::Error), ("request-id", Role::RequestId)];
     let mut headers = Headers::default();
     let mut names: Vec<HeaderName> = Vec::new();
-    for row in table.rows(2, 4)? {
+    for row in table.rows(2, 2)? {
         let mut name = |column: usize| {
             let text = row.text(column);
             let name = HeaderName::try_from(text)
@@ -50,10 +40,6 @@ fn read(table: Table) -> Result<Headers, TableError> {
         match row.one_of(0, &roles)? {
             Role::Error => headers.errors.push(name(1)?),
             Role::RequestId => headers.request_ids.push(name(1)?),
-            Role::Bucket => {
-                let bucket = Bucket { remaining: name(1)?, reset: name(2)?, name: row.text(3) };
-                headers.buckets.push(bucket);
-            }
         }
     }
     Ok(headers)
@@ -79,16 +65,6 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<&str> {
     HEADERS.request_ids.iter().find_map(|name| text(headers, name))
 }
 
-/// Of each bucket that says when it is full again: what is left, when it is, and its name.
-pub(crate) fn buckets(
-    headers: &HeaderMap,
-) -> impl Iterator<Item = (Option<&str>, &str, &'static str)> {
-    HEADERS.buckets.iter().filter_map(|bucket| {
-        let reset = text(headers, &bucket.reset)?;
-        Some((text(headers, &bucket.remaining), reset, bucket.name))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
@@ -99,10 +75,9 @@ mod tests {
     fn the_file_is_well_formed() {
         read(FILE).unwrap();
         for (text, error) in [
-            ("error | x-a\nbucket | x-a | x-b", "data/headers.txt:2: `x-a` is listed twice"),
+            ("error | x-a\nrequest-id | x-a", "data/headers.txt:2: `x-a` is listed twice"),
             ("error | x a", "data/headers.txt:1: `x a` is no header"),
-            ("bucket | x-a", "data/headers.txt:1: `` is no header"),
-            ("wait | x-a", "data/headers.txt:1: `wait` is none of: error, request-id, bucket"),
+            ("wait | x-a", "data/headers.txt:1: `wait` is none of: error, request-id"),
         ] {
             let found = read(Table { file: "headers.txt", text }).unwrap_err();
             assert_eq!(found.to_string(), error);
@@ -118,6 +93,5 @@ mod tests {
         assert_eq!(request_id(&map), Some("first"));
         map.insert("request-id", HeaderValue::from_static("the more specific"));
         assert_eq!(request_id(&map), Some("the more specific"));
-        assert_eq!(buckets(&map).count(), 0);
     }
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
-use steadfast_core::Reason;
+use steadfast_core::{Reason, hint, quota::QuotaHeaders};
 
-use super::{dates, facts::Facts, headers, message::Message, numbers, phrases::Number};
+use super::{facts::Facts, headers, message::Message, phrases::Number};
 
 /// The longest wait that a provider may ask for; one that asks for more is asked again then. An hour, and a day
 /// where a quota of the day (`reopens` says that it is not one of minutes) or an unpaid
@@ -24,9 +24,9 @@ pub(crate) fn longest(reason: Reason, reopens: bool) -> Duration {
 pub(crate) fn from_headers(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> Option<Duration> {
     headers::text(headers, "retry-after-ms")
         .and_then(|value| value.parse().ok())
-        .and_then(|ms: f64| numbers::seconds(ms / 1_000.0))
+        .and_then(|ms: f64| hint::seconds(ms / 1_000.0))
         .filter(|wait| !wait.is_zero())
-        .or_else(|| reset(headers::text(headers, "retry-after")?, &now))
+        .or_else(|| hint::until_reset(headers::text(headers, "retry-after")?, &now))
 }
 
 /// When the exhausted buckets are full again: the latest of those with nothing left, or of those
@@ -38,9 +38,9 @@ pub(crate) fn from_buckets(
 ) -> Option<Duration> {
     let mut exhausted = None;
     let mut named = None;
-    for (remaining, refills, name) in headers::buckets(headers) {
-        let Some(wait) = reset(refills, &now) else { continue };
-        let left = remaining.and_then(|value| value.parse::<f64>().ok());
+    for quota in QuotaHeaders::all(headers) {
+        let Some(wait) = quota.reset(&now) else { continue };
+        let (left, name) = (quota.remaining(), quota.name);
         if left.is_none_or(|left| left <= 0.0) {
             exhausted = exhausted.max(Some(wait));
         } else if !bucket.is_empty() && name == bucket {
@@ -50,37 +50,19 @@ pub(crate) fn from_buckets(
     exhausted.or(named)
 }
 
-/// Seconds, fractions of them, a duration with a unit, an epoch in seconds or milliseconds, an RFC
-/// 3339 moment or an HTTP date. Zero seconds is no hint; a moment that is past is: there is
-/// nothing to wait for any more.
-fn reset(value: &str, now: &impl Fn() -> SystemTime) -> Option<Duration> {
-    if let Ok(number) = value.parse::<f64>() {
-        return dates::until_number(number, now()).filter(|wait| !wait.is_zero() || number >= 1e9);
-    }
-    // Only an HTTP date begins with a letter.
-    if value.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return dates::until_http_date(value, now());
-    }
-    // The clock is read only for what has the shape of a moment.
-    let moment = value.contains(':').then(|| dates::until_rfc3339(value, now())).flatten();
-    moment.or_else(|| {
-        numbers::duration(&value.to_ascii_lowercase(), None).filter(|wait| !wait.is_zero())
-    })
-}
-
 /// What the body's fields say.
 pub(crate) fn from_fields(facts: &Facts<'_>, now: impl Fn() -> SystemTime) -> Option<Duration> {
     facts
         .wait
-        .or_else(|| dates::until_number(facts.reset_at?, now()))
-        .or_else(|| dates::until_rfc3339(facts.reset_date.as_deref()?, now()))
+        .or_else(|| hint::until_number(facts.reset_at?, now()))
+        .or_else(|| hint::until_rfc3339(facts.reset_date.as_deref()?, now()))
         .filter(|wait| !wait.is_zero())
 }
 
 /// What the text says. A number without a unit counts seconds.
 pub(crate) fn from_text(message: &Message<'_>) -> Option<Duration> {
     let stated = message.number(Number::Wait)?;
-    numbers::duration(super::prose::head(stated, 48), Some(Duration::from_secs(1)))
+    hint::duration(super::prose::head(stated, 48), Some(Duration::from_secs(1)))
         .filter(|wait| !wait.is_zero())
 }
 

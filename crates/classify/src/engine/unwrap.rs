@@ -302,7 +302,7 @@ fn bare(facts: &mut Facts<'_>, section: Section, rank: Rank, name: &str, word: &
         Meaning::Wait => delay(facts, word),
         Meaning::WaitMillis => {
             if let Ok(ms) = word.parse::<f64>() {
-                facts.wait = facts.wait.or_else(|| numbers::seconds(ms / 1_000.0));
+                facts.wait = facts.wait.or_else(|| steadfast_core::hint::seconds(ms / 1_000.0));
             }
         }
         Meaning::Reset => facts.reset_at = word.parse().ok().or(facts.reset_at),
@@ -320,7 +320,7 @@ fn status(facts: &mut Facts<'_>, rank: Rank, text: &str) -> bool {
 }
 
 fn delay(facts: &mut Facts<'_>, text: &str) {
-    let wait = numbers::duration(text, Some(std::time::Duration::from_secs(1)));
+    let wait = steadfast_core::hint::duration(text, Some(std::time::Duration::from_secs(1)));
     facts.wait = facts.wait.or(wait.filter(|wait| !wait.is_zero()));
 }
 

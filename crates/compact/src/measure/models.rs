@@ -11,7 +11,10 @@ use std::{
 
 use parking_lot::RwLock;
 use serde::Deserialize;
-use steadfast_core::time::later;
+use steadfast_core::{
+    model_names::{find, names},
+    time::later,
+};
 use tokio::time::Instant;
 
 /// What one model takes and gives, in tokens.
@@ -181,25 +184,6 @@ fn built_in(model: &str) -> Option<TokenLimits> {
     let lower = model.to_ascii_lowercase();
     let table = |name: &str| TABLE.get(name).copied();
     names(model).chain(names(&lower)).find_map(|name| find(name, table))
-}
-
-/// A model's name and what it may be called without vendor, region and folder: everything after a
-/// `/`, then after each `.` that a letter follows.
-pub(crate) fn names(model: &str) -> impl Iterator<Item = &str> {
-    let base = model.rsplit_once('/').map_or(model, |(_, base)| base);
-    let dots = base.match_indices('.').map(|(at, _)| &base[at + 1..]);
-    let suffixes = dots.filter(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
-    std::iter::once(model).chain(std::iter::once(base)).chain(suffixes)
-}
-
-/// What `known` says of `name`, or of the longest name that it continues.
-fn find<T>(name: &str, known: impl Fn(&str) -> Option<T>) -> Option<T> {
-    if let Some(found) = known(name) {
-        return Some(found);
-    }
-    let borders = name.match_indices(['-', '@', ':', '[']).map(|(at, _)| at);
-    let borders: Vec<usize> = borders.collect();
-    borders.into_iter().rev().find_map(|at| known(&name[..at]))
 }
 
 #[cfg(test)]

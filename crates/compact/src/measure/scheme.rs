@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::models::names;
+use steadfast_core::model_names::names;
 
 /// How a family of models counts tokens: data, to be replaced for a model of one's own
 /// ([`Counter::with_scheme`](super::Counter::with_scheme)).

@@ -6,7 +6,9 @@ use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
 use steadfast_core::{Dialect, Keep, Target};
 use tokio::time::Instant;
 
-use super::{TokenLimits, UNKNOWN, models::names};
+use steadfast_core::model_names::names;
+
+use super::{TokenLimits, UNKNOWN};
 use crate::{decide::Room, state::LayerState};
 
 /// What the layer has to know of a target, where its name is not enough.

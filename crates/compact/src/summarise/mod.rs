@@ -21,15 +21,15 @@ use std::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Events, Message, Part, Role};
-use steadfast_core::{CallContext, Deadline, Failure, Keep, Priority, Reason, RecoveryLog, Step};
+use steadfast_core::{
+    CallContext, Deadline, Failure, Keep, Priority, Reason, RecoveryLog, Spend, SpendReservation,
+    Step,
+};
 use tokio::time::Instant;
 use tower_service::Service;
 
-use self::{
-    breaker::SummariserBreaker,
-    prompt::MAX_PART,
-    spend::{Reservation, SpendCap},
-};
+pub(crate) use self::spend::account;
+use self::{breaker::SummariserBreaker, prompt::MAX_PART};
 pub use self::{
     policy::SummaryPolicy,
     prompt::{Unusable, accept, ask, chunks},
@@ -168,54 +168,41 @@ where
     Ok(answer)
 }
 
-/// What is kept of one tenant: what it may spend, and whether the summariser works for it.
+/// What is kept of one tenant: whether the summariser works for it.
 #[derive(Debug)]
 pub(crate) struct Tenant {
-    cap: Mutex<SpendCap>,
     pub(crate) breaker: Arc<SummariserBreaker>,
 }
 
 impl Tenant {
-    /// The tenant of a call with this context.
-    fn of(layer: &LayerState, context: &CallContext, now: Instant) -> Arc<Self> {
-        let name: Box<str> = context.tenant().unwrap_or_default().into();
+    /// The tenant of this name.
+    fn of(layer: &LayerState, name: &str, now: Instant) -> Arc<Self> {
+        let name: Box<str> = name.into();
         layer.memory.tenants.get_or_insert_with(&name, now, || Self {
-            cap: Mutex::new(SpendCap::new(now)),
             breaker: Arc::new(SummariserBreaker::new(&name, layer.config.summaries)),
         })
-    }
-
-    /// What was spent in the last hour and in the last day.
-    pub(crate) fn spent(&self, now: Instant) -> (u64, u64) {
-        self.cap.lock().spent(now)
     }
 }
 
 impl Keep for Tenant {
-    /// Without the stored cap the limit would not hold, and without its breaker a summariser that is
-    /// down would be called again.
+    /// Without its breaker a summariser that is down would be called again.
     fn keep(&self, now: Instant) -> bool {
-        self.spent(now) != (0, 0) || self.breaker.is_worth_keeping(now)
+        self.breaker.is_worth_keeping(now)
     }
 }
 
 /// Tokens reserved for one compaction; what was not used is given back when it is dropped.
 struct Budget {
-    tenant: Arc<Tenant>,
-    reservation: Option<Reservation>,
+    reservation: Option<SpendReservation>,
     used: AtomicU64,
 }
 
 impl Budget {
     /// `None` when the tenant's cap leaves less.
-    fn reserve(
-        tenant: Arc<Tenant>,
-        tokens: u64,
-        policy: &SpendPolicy,
-        now: Instant,
-    ) -> Option<Self> {
-        let reservation = Some(tenant.cap.lock().reserve(tokens, policy, now)?);
-        Some(Self { tenant, reservation, used: AtomicU64::new(0) })
+    fn reserve(layer: &LayerState, tenant: &str, tokens: u64, now: Instant) -> Option<Self> {
+        let (caps, most) = (layer.config.spend.caps(), Spend::new(tokens, 0));
+        let reserved = layer.memory.ledger.reserve(&account(tenant), &caps, most, now);
+        Some(Self { reservation: Some(reserved.ok()?), used: AtomicU64::new(0) })
     }
 
     fn used(&self, tokens: u64) {
@@ -224,15 +211,14 @@ impl Budget {
 
     /// Its cost is not known: the whole reservation counts as spent.
     fn keep_all(&mut self) {
-        self.reservation = None;
+        drop(self.reservation.take());
     }
 }
 
 impl Drop for Budget {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
-            let used = *self.used.get_mut();
-            self.tenant.cap.lock().charge(reservation, used, Instant::now());
+            reservation.charge(Spend::new(*self.used.get_mut(), 0), Instant::now());
         }
     }
 }
@@ -265,8 +251,9 @@ pub(crate) async fn summarise(
     let now = Instant::now();
     let calls = SummaryCalls::new(layer, summariser, input, context);
     let mut calls = calls.ok_or(Degraded::TooLong)?;
-    let tenant = Tenant::of(layer, context, now);
-    let budget = Budget::reserve(tenant.clone(), calls.cost(), &layer.config.spend, now);
+    let name = context.tenant().unwrap_or_default();
+    let tenant = Tenant::of(layer, name, now);
+    let budget = Budget::reserve(layer, name, calls.cost(), now);
     let mut budget = budget.ok_or(Degraded::OverBudget)?;
     let (lease, is_probe) = tenant.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
     let mut time = if is_probe { policy.probe.min(policy.time) } else { policy.time };

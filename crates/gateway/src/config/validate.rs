@@ -16,7 +16,7 @@ const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key co
 /// What is wrong with what is set of a layer, by section.
 type PolicyCheck = fn(&Config) -> Option<String>;
 
-const POLICIES: [(&str, PolicyCheck); 11] = [
+const POLICIES: [(&str, PolicyCheck); 12] = [
     ("failover", |config| problem(config.failover.policy.validate())),
     ("health", |config| problem(config.health.policy.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
@@ -374,6 +374,8 @@ impl Check<'_> {
             let key = format!("recovery.reasons.{reason}");
             if *reason == Reason::Safety {
                 self.fail(key, "what the safety guard stops can not be allowed here");
+            } else if *reason == Reason::SpendCap {
+                self.fail(key, "what a spend cap refuses can not be allowed here; raise the cap");
             } else if rule.failover == Some(Failover::Forbidden) {
                 let key = format!("{key}.failover");
                 self.fail(key, "`forbidden` is the safety guard's alone; write `never`");

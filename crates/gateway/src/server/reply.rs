@@ -118,7 +118,11 @@ pub(super) fn failed(
     // refusal that cost nobody anything, says when to come back, and does not go back to something
     // that does not change, is worth coming back to. So is a call that there was no room to wait for.
     let root = failure.common_reason().or(failure.because()).unwrap_or(failure.reason());
-    let may_pass = root.is_refusal() || root.rule().retry == Retry::Yes;
+    let may_pass = match root.rule().retry {
+        Retry::Yes => true,
+        Retry::Forbidden => false,
+        _ => root.is_refusal(),
+    };
     let cost_nothing = failure.attempts() == 0 && failure.retry_after().is_some();
     let worth_it = may_pass && (cost_nothing || failure.is_crowded());
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));

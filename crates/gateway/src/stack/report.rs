@@ -15,7 +15,7 @@ use super::{
 use crate::config::{Config, ConfigErrors, Source, preset_keys};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("preset", &["preset"]),
     ("server", &["server", "tenants"]),
     ("log", &["log"]),

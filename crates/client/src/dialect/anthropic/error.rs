@@ -10,7 +10,7 @@ fn kind(reason: Reason) -> &'static str {
     match reason {
         Reason::Auth => "authentication_error",
         Reason::Billing => "billing_error",
-        Reason::RateLimit | Reason::Budget => "rate_limit_error",
+        Reason::RateLimit | Reason::Budget | Reason::SpendCap => "rate_limit_error",
         Reason::Overloaded => "overloaded_error",
         Reason::Timeout => "timeout_error",
         Reason::ModelNotFound => "not_found_error",

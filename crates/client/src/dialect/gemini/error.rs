@@ -10,7 +10,7 @@ fn status(reason: Reason) -> &'static str {
     match reason {
         Reason::Auth => "UNAUTHENTICATED",
         Reason::Billing => "PERMISSION_DENIED",
-        Reason::RateLimit | Reason::Budget => "RESOURCE_EXHAUSTED",
+        Reason::RateLimit | Reason::Budget | Reason::SpendCap => "RESOURCE_EXHAUSTED",
         Reason::Overloaded
         | Reason::CircuitOpen
         | Reason::Cooling

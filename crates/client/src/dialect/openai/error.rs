@@ -10,6 +10,8 @@ fn kind_and_code(reason: Reason) -> (&'static str, &'static str) {
         Reason::Auth => ("authentication_error", "invalid_api_key"),
         Reason::Billing => ("insufficient_quota", "insufficient_quota"),
         Reason::RateLimit | Reason::Budget => ("rate_limit_error", "rate_limit_exceeded"),
+        // What clients of this dialect know not to retry.
+        Reason::SpendCap => ("insufficient_quota", "insufficient_quota"),
         Reason::Overloaded => ("service_unavailable_error", "server_is_overloaded"),
         Reason::ModelNotFound => ("invalid_request_error", "model_not_found"),
         Reason::ContextOverflow => ("invalid_request_error", "context_length_exceeded"),

@@ -1,0 +1,189 @@
+//! What one call with all its attempts spends.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Account, Spend, SpendAccount, SpendCaps, SpendLedger, SpendRefusal};
+
+/// What one call may spend, over all its attempts: retries, other targets, resumes and hedges. It travels in
+/// the [context](crate::CallContext::spend) of the call, and its clones share it.
+///
+/// An attempt takes its part with [`attempt`](Self::attempt), beyond what is reserved from what the caps leave,
+/// and is charged what it did cost. What is left is given back by [`end`](Self::end), or when the last clone
+/// is dropped.
+#[derive(Clone)]
+pub struct CallSpend(Arc<CallState>);
+
+struct CallState {
+    accounts: Box<[(Arc<Account>, SpendCaps)]>,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    /// Reserved, and not in the hands of an attempt.
+    left: Spend,
+    attempts: u32,
+    spent: Spend,
+    /// What attempts under way leave goes back to the accounts.
+    ended: bool,
+}
+
+impl CallSpend {
+    /// Reserves the most that a call may spend in each of its accounts.
+    ///
+    /// # Errors
+    ///
+    /// With the first cap that leaves less; nothing is reserved then.
+    pub fn reserve(
+        ledger: &SpendLedger,
+        accounts: impl IntoIterator<Item = (SpendAccount, SpendCaps)>,
+        most: Spend,
+        now: Instant,
+    ) -> Result<Self, SpendRefusal> {
+        let accounts = accounts.into_iter();
+        let accounts = accounts.map(|(name, caps)| (ledger.account(&name, now), caps)).collect();
+        let free = Free { left: Spend::ZERO, attempts: 0, spent: Spend::ZERO, ended: false };
+        let call = Self(Arc::new(CallState { accounts, free: Mutex::new(free) }));
+        call.0.hold(most, now)?;
+        call.0.free.lock().left = most;
+        Ok(call)
+    }
+
+    /// An attempt is about to be made that may cost `most`.
+    ///
+    /// # Errors
+    ///
+    /// With the cap that leaves too little for it; the attempt must not be made.
+    pub fn attempt(&self, most: Spend, now: Instant) -> Result<AttemptSpend, SpendRefusal> {
+        let mut free = self.0.free.lock();
+        let missing = most.minus(free.left);
+        self.0.hold(missing, now)?;
+        free.left = free.left.plus(missing).minus(most);
+        free.attempts = free.attempts.saturating_add(1);
+        drop(free);
+        Ok(AttemptSpend { call: Some(self.0.clone()), held: most })
+    }
+
+    /// How many attempts were made so far.
+    pub fn attempts(&self) -> u32 {
+        self.0.free.lock().attempts
+    }
+
+    /// What the attempts that are over have cost.
+    pub fn spent(&self) -> Spend {
+        self.0.free.lock().spent
+    }
+
+    /// What is reserved and not in the hands of an attempt.
+    pub fn left(&self) -> Spend {
+        self.0.free.lock().left
+    }
+
+    /// The call is over: what no attempt holds is given back now, and the rest as its attempts end.
+    pub fn end(&self, now: Instant) {
+        self.0.end(now);
+    }
+}
+
+impl CallState {
+    /// In all accounts, or in none.
+    fn hold(&self, most: Spend, now: Instant) -> Result<(), SpendRefusal> {
+        if most == Spend::ZERO {
+            return Ok(());
+        }
+        for (held, (account, caps)) in self.accounts.iter().enumerate() {
+            if let Err(refusal) = account.hold(caps, most, now) {
+                for (account, _) in &self.accounts[..held] {
+                    account.charge(most, Spend::ZERO, now);
+                }
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    fn charge(&self, held: Spend, spent: Spend, now: Instant) {
+        for (account, _) in &self.accounts {
+            account.charge(held, spent, now);
+        }
+    }
+
+    fn end(&self, now: Instant) {
+        let mut free = self.free.lock();
+        free.ended = true;
+        let left = std::mem::take(&mut free.left);
+        drop(free);
+        if left != Spend::ZERO {
+            self.charge(left, Spend::ZERO, now);
+        }
+    }
+
+    fn attempt_ended(&self, held: Spend, actual: Spend, now: Instant) {
+        let mut free = self.free.lock();
+        free.spent = free.spent.plus(actual);
+        let released = if free.ended {
+            held
+        } else {
+            free.left = free.left.plus(held.minus(actual));
+            held.min(actual)
+        };
+        drop(free);
+        self.charge(released, actual, now);
+    }
+}
+
+impl Drop for CallState {
+    fn drop(&mut self) {
+        self.end(Instant::now());
+    }
+}
+
+impl fmt::Debug for CallSpend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let free = self.0.free.lock();
+        f.debug_struct("CallSpend")
+            .field("left", &free.left)
+            .field("attempts", &free.attempts)
+            .field("spent", &free.spent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one attempt holds. Dropped without [`charge`](Self::charge), all of it is spent: nobody knows what
+/// such an attempt did cost.
+#[must_use = "what is not charged is spent"]
+pub struct AttemptSpend {
+    /// `None` once charged.
+    call: Option<Arc<CallState>>,
+    held: Spend,
+}
+
+impl AttemptSpend {
+    /// What it holds.
+    pub const fn held(&self) -> Spend {
+        self.held
+    }
+
+    /// The attempt has cost `actual`; more than it held counts, too.
+    pub fn charge(mut self, actual: Spend, now: Instant) {
+        if let Some(call) = self.call.take() {
+            call.attempt_ended(self.held, actual, now);
+        }
+    }
+}
+
+impl Drop for AttemptSpend {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            call.attempt_ended(self.held, self.held, Instant::now());
+        }
+    }
+}
+
+impl fmt::Debug for AttemptSpend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptSpend").field("held", &self.held).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! A rate limit as one word: the generic cell rate algorithm. Pure: times are arguments, in nanoseconds.
+
+use std::time::Duration;
+
+/// So many units in a period, refilled evenly; all of them may be taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quota {
+    pub(super) limit: u64,
+    /// Nanoseconds, not zero.
+    pub(super) period: u64,
+}
+
+impl Quota {
+    pub(super) const MINUTE: u64 = 60_000_000_000;
+
+    pub(super) const fn a_minute(limit: u64) -> Self {
+        Self { limit, period: Self::MINUTE }
+    }
+
+    /// The time in which `amount` is refilled, rounded up.
+    fn time(self, amount: u64) -> u64 {
+        let time = u128::from(amount) * u128::from(self.period);
+        u64::try_from(time.div_ceil(u128::from(self.limit.max(1)))).unwrap_or(u64::MAX)
+    }
+
+    /// What is refilled in `time`, rounded down.
+    fn amount(self, time: u64) -> u64 {
+        let amount = u128::from(time) * u128::from(self.limit) / u128::from(self.period.max(1));
+        u64::try_from(amount).unwrap_or(u64::MAX)
+    }
+}
+
+/// A bucket: when it will be full again, if nothing more is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bucket {
+    full_at: u64,
+}
+
+impl Bucket {
+    /// How long until `amount` can be taken, when `ahead` is taken before; what is larger than the quota waits
+    /// for a full bucket.
+    pub(super) fn wait(self, quota: Quota, ahead: u64, amount: u64, now: u64) -> u64 {
+        let used = self.full_at.saturating_sub(now);
+        let cost = quota.time(amount.min(quota.limit));
+        used.saturating_add(quota.time(ahead)).saturating_add(cost).saturating_sub(quota.period)
+    }
+
+    /// Takes `amount`, whether or not there is so much: below zero, what follows waits longer.
+    pub(super) fn take(&mut self, quota: Quota, amount: u64, now: u64) {
+        self.full_at = self.full_at.max(now).saturating_add(quota.time(amount));
+    }
+
+    /// Gives `amount` back.
+    pub(super) fn give(&mut self, quota: Quota, amount: u64) {
+        self.full_at = self.full_at.saturating_sub(quota.time(amount));
+    }
+
+    /// What can be taken; zero in debt.
+    pub(super) fn available(self, quota: Quota, now: u64) -> u64 {
+        let used = self.full_at.saturating_sub(now);
+        quota.amount(quota.period.saturating_sub(used))
+    }
+
+    /// Sets what can be taken, at most the quota.
+    pub(super) fn set_available(&mut self, quota: Quota, available: u64, now: u64) {
+        let used = quota.limit.saturating_sub(available);
+        self.full_at = now.saturating_add(quota.time(used));
+    }
+
+    /// The quota has changed: what is used of the old one is used of the new one.
+    pub(super) fn requote(&mut self, old: Quota, new: Quota, now: u64) {
+        let used = old.amount(self.full_at.saturating_sub(now));
+        self.full_at = now.saturating_add(new.time(used));
+    }
+}
+
+/// A time as the buckets count it.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn all_at_once_and_then_at_the_rate() {
+        let (quota, mut bucket, now) = (Quota::a_minute(60), Bucket::default(), 5_000_000_000);
+        for _ in 0..60 {
+            assert_eq!(bucket.wait(quota, 0, 1, now), 0);
+            bucket.take(quota, 1, now);
+        }
+        assert_eq!(bucket.wait(quota, 0, 1, now), 1_000_000_000);
+        assert_eq!(bucket.wait(quota, 0, 1, now + 999_999_999), 1);
+        assert_eq!(bucket.wait(quota, 0, 1, now + 1_000_000_000), 0);
+        assert_eq!(bucket.wait(quota, 4, 1, now), 5_000_000_000);
+        bucket.give(quota, 10);
+        assert_eq!(bucket.available(quota, now), 10);
+        bucket.set_available(quota, 3, now);
+        assert_eq!(bucket.available(quota, now), 3);
+        bucket.requote(quota, Quota::a_minute(600), now);
+        assert_eq!(bucket.available(Quota::a_minute(600), now), 543, "57 are used");
+    }
+
+    #[test]
+    fn more_than_the_quota_waits_for_a_full_bucket() {
+        let (quota, mut bucket) = (Quota::a_minute(100), Bucket::default());
+        assert_eq!(bucket.wait(quota, 0, 1_000, 0), 0);
+        bucket.take(quota, 1_000, 0);
+        assert_eq!(bucket.available(quota, Quota::MINUTE), 0, "in debt for ten minutes");
+        assert_eq!(bucket.wait(quota, 0, 100, 0), 10 * Quota::MINUTE);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Action {
+        Wait(u64),
+        Take(u64),
+        Give(u64),
+        Set(u64),
+    }
+
+    fn actions() -> impl Strategy<Value = Vec<Action>> {
+        let one = prop_oneof![
+            (0_u64..40_000).prop_map(Action::Wait),
+            (1_u64..50).prop_map(Action::Take),
+            (0_u64..20).prop_map(Action::Give),
+            (0_u64..120).prop_map(Action::Set),
+        ];
+        prop::collection::vec(one, 1..100)
+    }
+
+    proptest! {
+        /// A level that is refilled at each step, as one would write it down.
+        #[test]
+        fn agrees_with_a_level(actions in actions(), limit in 1_u64..100) {
+            let quota = Quota::a_minute(limit);
+            let (mut bucket, mut level, mut now) = (Bucket::default(), limit as f64, 0_u64);
+            for action in actions {
+                match action {
+                    Action::Wait(ms) => {
+                        now += ms * 1_000_000;
+                        level = (level + limit as f64 * ms as f64 / 60_000.0).min(limit as f64);
+                    }
+                    Action::Take(amount) => {
+                        let missing = amount.min(limit) as f64 - level;
+                        let wait = bucket.wait(quota, 0, amount, now) as f64 / 1e9;
+                        let expected = missing.max(0.0) * 60.0 / limit as f64;
+                        prop_assert!((wait - expected).abs() < 1e-3, "{} for {}", wait, expected);
+                        if wait == 0.0 {
+                            bucket.take(quota, amount, now);
+                            level -= amount as f64;
+                        }
+                    }
+                    Action::Give(amount) => {
+                        bucket.give(quota, amount);
+                        level = (level + amount as f64).min(limit as f64);
+                    }
+                    Action::Set(available) => {
+                        bucket.set_available(quota, available, now);
+                        level = available.min(limit) as f64;
+                    }
+                }
+                let available = bucket.available(quota, now) as f64;
+                prop_assert!((available - level.max(0.0)).abs() <= 1.001, "{} for {}", available, level);
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The state of all keys: their limits, and who waits for them.
+
+use std::{collections::HashMap, hash::BuildHasher, sync::Arc, task::Waker, time::Duration};
+
+use foldhash::quality::RandomState;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use steadfast_core::{CallContext, Keep, Keyed, RecoveryLog, Target, time::later};
+use tokio::time::Instant;
+
+use crate::CallTokens;
+
+use super::{
+    RatePermit, RatePolicy,
+    bucket::nanos,
+    handle::{QuotaSnapshot, RateSnapshot},
+    queue::FairQueue,
+    quota::{Admitted, Cost, Held, KeyQuota},
+};
+
+/// What all services of one layer share.
+pub(crate) struct RateState {
+    pub(crate) policy: RatePolicy,
+    pub(crate) memory: Arc<RateMemory>,
+}
+
+/// What is remembered; layers of different settings can share it.
+pub(crate) struct RateMemory {
+    pub(crate) keys: Keyed<Option<Target>, RateKey>,
+    hasher: RandomState,
+    began: Instant,
+}
+
+/// The state of one key.
+pub(crate) struct RateKey {
+    target: Option<Target>,
+    began: Instant,
+    state: Mutex<KeyState>,
+}
+
+struct KeyState {
+    quota: KeyQuota,
+    queue: FairQueue,
+    waiters: HashMap<u64, WaiterState, RandomState>,
+    next_id: u64,
+    waited: u64,
+    refused: u64,
+    rejected: u64,
+}
+
+/// One that waits.
+struct WaiterState {
+    cost: Cost,
+    waker: Option<Waker>,
+    outcome: Option<Result<Admitted, Refused>>,
+}
+
+/// Why a call is not let through. Not yet a failure, and so without an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    pub(crate) why: RefusedFor,
+    /// When there is room for it, as far as that can be known.
+    pub(crate) wait: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedFor {
+    /// The wait is longer than the call may wait.
+    Time,
+    /// Too many wait already.
+    Crowd,
+}
+
+/// What a call gets at once.
+pub(crate) enum Admission {
+    Permit(RatePermit),
+    Wait(Waiter),
+    Refused(Refused),
+}
+
+/// The wakers of those whose turn has come, woken once the lock is released.
+type Woken = SmallVec<[Waker; 4]>;
+
+fn wake(woken: Woken) {
+    for waker in woken {
+        waker.wake();
+    }
+}
+
+impl RateState {
+    pub(crate) fn new(policy: RatePolicy) -> Self {
+        let memory = RateMemory {
+            keys: Keyed::new(policy.keys),
+            hasher: RandomState::default(),
+            began: Instant::now(),
+        };
+        Self { policy, memory: Arc::new(memory) }
+    }
+
+    /// These settings with what `memory` has: its limits go by them from now on.
+    pub(crate) fn sharing(&self, memory: &Arc<RateMemory>) -> Self {
+        let RatePolicy { requests, tokens, max_concurrent, keys, .. } = self.policy;
+        memory.keys.set_policy(keys);
+        for (_, key) in memory.keys.entries() {
+            key.update(|quota, now| quota.configure(requests, tokens, max_concurrent, now));
+        }
+        Self { policy: self.policy, memory: memory.clone() }
+    }
+
+    pub(crate) fn key(&self, target: &Option<Target>, now: Instant) -> Arc<RateKey> {
+        let RateMemory { keys, hasher, began } = &*self.memory;
+        keys.get_or_insert_with(target, now, || {
+            let RatePolicy { requests, tokens, max_concurrent, .. } = self.policy;
+            RateKey {
+                target: target.clone(),
+                began: *began,
+                state: Mutex::new(KeyState {
+                    quota: KeyQuota::new(requests, tokens, max_concurrent),
+                    queue: FairQueue::default(),
+                    waiters: HashMap::with_hasher(hasher.clone()),
+                    next_id: 0,
+                    waited: 0,
+                    refused: 0,
+                    rejected: 0,
+                }),
+            }
+        })
+    }
+
+    /// Whose turn it is in a queue.
+    pub(crate) fn tenant(&self, context: &CallContext) -> u64 {
+        self.memory.hasher.hash_one(context.tenant())
+    }
+}
+
+impl Keep for RateKey {
+    fn keep(&self, now: Instant) -> bool {
+        let state = self.state.lock();
+        state.quota.in_use > 0 || state.quota.blocked_for(self.nanos(now)) > Duration::ZERO
+    }
+}
+
+impl RateKey {
+    pub(crate) fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        nanos(now.saturating_duration_since(self.began))
+    }
+
+    /// Lets a call through, queues it, or refuses it, when it may wait for `patience` at most.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        estimate: CallTokens,
+        tenant: impl FnOnce() -> u64,
+        patience: impl FnOnce() -> Duration,
+        policy: &RatePolicy,
+        log: &RecoveryLog,
+        now: Instant,
+    ) -> Admission {
+        let nanos = self.nanos(now);
+        let mut state = self.state.lock();
+        let cost = state.quota.cost(estimate.input, estimate.max_output);
+        if state.queue.is_empty() {
+            match state.quota.admit(cost, nanos) {
+                Ok(call) => return Admission::Permit(RatePermit::new(self, call, policy, log)),
+                Err(Held::For(_) | Held::UntilOneEnds) => {}
+            }
+        }
+        let mut woken = Woken::new();
+        let (tenant, patience) = (tenant(), patience());
+        let admission =
+            match state.enqueue(tenant, cost, patience, policy.max_waiting, nanos, &mut woken) {
+                Ok(id) => Admission::Wait(Waiter {
+                    key: self.clone(),
+                    id,
+                    began: now,
+                    give_up: later(now, patience),
+                    policy: *policy,
+                    log: log.clone(),
+                    over: false,
+                }),
+                Err(refused) => {
+                    state.refused += 1;
+                    Admission::Refused(refused)
+                }
+            };
+        state.serve(nanos, &mut woken);
+        drop(state);
+        wake(woken);
+        admission
+    }
+
+    /// Changes what is known of the limits, and lets those through who need not wait any more.
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut KeyQuota, u64) -> R) -> R {
+        let nanos = self.nanos(Instant::now());
+        let mut woken = Woken::new();
+        let mut state = self.state.lock();
+        let changed = change(&mut state.quota, nanos);
+        state.serve(nanos, &mut woken);
+        drop(state);
+        wake(woken);
+        changed
+    }
+
+    pub(super) fn count_rejection(&self) {
+        self.state.lock().rejected += 1;
+    }
+
+    pub(super) fn snapshot(&self, now: Instant) -> RateSnapshot {
+        let nanos = self.nanos(now);
+        let state = self.state.lock();
+        RateSnapshot {
+            target: self.target.clone(),
+            quotas: state
+                .quota
+                .known(nanos)
+                .map(|(name, quota, available, learned)| QuotaSnapshot {
+                    name,
+                    limit: quota.limit,
+                    period: Duration::from_nanos(quota.period),
+                    available,
+                    learned,
+                })
+                .collect(),
+            in_use: state.quota.in_use,
+            waiting: state.queue.len(),
+            admitted: state.quota.admitted,
+            waited: state.waited,
+            refused: state.refused,
+            rejected: state.rejected,
+            blocked_for: state.quota.blocked_for(nanos),
+        }
+    }
+}
+
+impl KeyState {
+    /// Queues a call, unless it would have to wait for too long, or there is no room.
+    fn enqueue(
+        &mut self,
+        tenant: u64,
+        cost: Cost,
+        patience: Duration,
+        max_waiting: usize,
+        now: u64,
+        woken: &mut Woken,
+    ) -> Result<u64, Refused> {
+        let mut ahead = [0_u64; 4];
+        for waiter in self.queue.ahead(tenant).filter_map(|id| self.waiters.get(&id)) {
+            for (sum, amount) in ahead.iter_mut().zip(waiter.cost) {
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        let wait = Duration::from_nanos(self.quota.wait_behind(ahead, cost, now));
+        if wait > patience || patience.is_zero() {
+            return Err(Refused { why: RefusedFor::Time, wait });
+        }
+        if self.queue.len() >= max_waiting {
+            let crowd = Refused { why: RefusedFor::Crowd, wait: wait.max(MIN_WAIT) };
+            // Whoever fills the queue makes room for others.
+            let replaced = self.queue.replaced_by(tenant).ok_or(crowd)?;
+            self.queue.remove(replaced);
+            self.refused += 1;
+            if let Some(waiter) = self.waiters.get_mut(&replaced) {
+                waiter.outcome = Some(Err(crowd));
+                woken.extend(waiter.waker.take());
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.queue.push(tenant, id);
+        self.waiters.insert(id, WaiterState { cost, waker: None, outcome: None });
+        Ok(id)
+    }
+
+    /// Lets through, in turn, who need not wait any more, and has the next one set its timer.
+    fn serve(&mut self, now: u64, woken: &mut Woken) {
+        while let Some(id) = self.queue.first() {
+            let Some(waiter) = self.waiters.get_mut(&id) else {
+                self.queue.pop();
+                continue;
+            };
+            match self.quota.admit(waiter.cost, now) {
+                Ok(call) => {
+                    waiter.outcome = Some(Ok(call));
+                    self.waited += 1;
+                    woken.extend(waiter.waker.take());
+                    self.queue.pop();
+                }
+                Err(_) => {
+                    // Whatever has changed, its timer may be wrong now.
+                    woken.extend(waiter.waker.take());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The shortest wait that a refusal for want of room states: many callers will come back.
+const MIN_WAIT: Duration = Duration::from_secs(1);
+
+/// A call that waits. Dropped, it leaves the queue; what it was given already goes back.
+pub(crate) struct Waiter {
+    key: Arc<RateKey>,
+    id: u64,
+    began: Instant,
+    give_up: Instant,
+    policy: RatePolicy,
+    log: RecoveryLog,
+    over: bool,
+}
+
+/// What a waiter learns when it is polled.
+pub(crate) enum Turn {
+    Permit(RatePermit),
+    Refused(Refused),
+    /// Not before that.
+    Later(Instant),
+}
+
+impl Waiter {
+    pub(crate) const fn key(&self) -> &Arc<RateKey> {
+        &self.key
+    }
+
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+
+    /// Whether its turn has come; otherwise `waker` is woken when that may have changed, or it is to be
+    /// polled again at the time returned.
+    pub(crate) fn poll(&mut self, waker: &Waker, now: Instant) -> Turn {
+        let nanos = self.key.nanos(now);
+        let mut woken = Woken::new();
+        let mut state = self.key.state.lock();
+        let outcome = state.waiters.get_mut(&self.id).and_then(|waiter| waiter.outcome.take());
+        let outcome = outcome.or_else(|| {
+            // Not by `serve` of its own: a waker of this task would be woken for nothing.
+            if state.queue.first() != Some(self.id) {
+                return None;
+            }
+            let cost = state.waiters.get(&self.id)?.cost;
+            let call = state.quota.admit(cost, nanos).ok()?;
+            state.queue.pop();
+            state.waited += 1;
+            Some(Ok(call))
+        });
+        let turn = match outcome {
+            Some(Ok(call)) => {
+                self.over = true;
+                state.waiters.remove(&self.id);
+                state.serve(nanos, &mut woken);
+                Turn::Permit(RatePermit::new(&self.key, call, &self.policy, &self.log))
+            }
+            Some(Err(refused)) => {
+                self.over = true;
+                state.waiters.remove(&self.id);
+                Turn::Refused(refused)
+            }
+            None if now >= self.give_up => {
+                self.over = true;
+                let cost = state.waiters.remove(&self.id).map_or([0; 4], |waiter| waiter.cost);
+                let wait = Duration::from_nanos(state.quota.wait_behind([0; 4], cost, nanos));
+                state.queue.remove(self.id);
+                state.refused += 1;
+                state.serve(nanos, &mut woken);
+                Turn::Refused(Refused { why: RefusedFor::Time, wait: wait.max(MIN_WAIT) })
+            }
+            None => {
+                let first = state.queue.first() == Some(self.id);
+                let mut at = self.give_up;
+                if first && let Some(waiter) = state.waiters.get(&self.id) {
+                    let wait = state.quota.wait_behind([0; 4], waiter.cost, nanos);
+                    if wait > 0 {
+                        at = at.min(later(now, Duration::from_nanos(wait)));
+                    }
+                }
+                if let Some(waiter) = state.waiters.get_mut(&self.id)
+                    && !waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker))
+                {
+                    waiter.waker = Some(waker.clone());
+                }
+                Turn::Later(at)
+            }
+        };
+        drop(state);
+        wake(woken);
+        turn
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let nanos = self.key.nanos(Instant::now());
+        let mut woken = Woken::new();
+        let mut state = self.key.state.lock();
+        state.queue.remove(self.id);
+        if let Some(WaiterState { outcome: Some(Ok(call)), .. }) = state.waiters.remove(&self.id) {
+            state.quota.release();
+            state.quota.refund(&call, false, nanos);
+        }
+        state.serve(nanos, &mut woken);
+        drop(state);
+        wake(woken);
+    }
+}

@@ -1,0 +1,162 @@
+//! The services: a call reserves what it may spend, and each attempt takes its part.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use steadfast_core::{Call, Failure, IntoFailure, SpendLedger, UntilEnd, inner_service};
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::{AttemptMeter, CallSpendMeter, event, future::MeteredFuture, state::SpendState};
+use crate::{EstimateTokens, FromNeeds, MeteredReply};
+
+/// A service whose callers have spend caps; made by [`SpendLimitLayer`](crate::SpendLimitLayer).
+#[must_use = "services do nothing unless called"]
+pub struct SpendLimit<S, E = FromNeeds, T = UntilEnd> {
+    inner: S,
+    estimate: E,
+    reach: PhantomData<fn() -> T>,
+    state: Arc<SpendState>,
+}
+
+inner_service!(SpendLimit<S, E, T>);
+
+impl<S, E, T> SpendLimit<S, E, T> {
+    pub(crate) fn new(inner: S, estimate: E, _: T, state: Arc<SpendState>) -> Self {
+        Self { inner, estimate, reach: PhantomData, state }
+    }
+
+    /// The ledger of the layer that made this.
+    pub fn ledger(&self) -> &SpendLedger {
+        &self.state.ledger
+    }
+}
+
+impl<S, Req, E, T> Service<Req> for SpendLimit<S, E, T>
+where
+    S: Service<Req>,
+    S::Error: IntoFailure,
+    S::Response: MeteredReply<Option<CallSpendMeter>, T>,
+    Req: Call,
+    E: EstimateTokens<Req>,
+{
+    type Response = <S::Response as MeteredReply<Option<CallSpendMeter>, T>>::Metered;
+    type Error = Failure;
+    type Future = MeteredFuture<S::Future, CallSpendMeter, T>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline]
+    fn call(&mut self, mut request: Req) -> Self::Future {
+        if !self.state.is_on() {
+            return MeteredFuture::calling(self.inner.call(request), None);
+        }
+        let tokens = self.estimate.estimate(&request);
+        match self.state.reserve(&request, tokens, Instant::now()) {
+            Ok(None) => MeteredFuture::calling(self.inner.call(request), None),
+            Ok(Some(call)) => {
+                let price = self.state.price(&request);
+                let context = request.context_mut();
+                context.spend = Some(call.clone());
+                let meter = CallSpendMeter::new(&self.state, call, price, tokens, &context.log);
+                MeteredFuture::calling(self.inner.call(request), Some(meter))
+            }
+            Err(refusal) => MeteredFuture::refused(event::refused(refusal, request.context())),
+        }
+    }
+}
+
+impl<S: Clone, E: Clone, T> Clone for SpendLimit<S, E, T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            estimate: self.estimate.clone(),
+            reach: PhantomData,
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, E, T> fmt::Debug for SpendLimit<S, E, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpendLimit")
+            .field("inner", &self.inner)
+            .field("policy", &self.state.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A service whose attempts are charged; made by [`SpendMeterLayer`](crate::SpendMeterLayer).
+#[must_use = "services do nothing unless called"]
+pub struct SpendMeter<S, E = FromNeeds, T = UntilEnd> {
+    inner: S,
+    estimate: E,
+    reach: PhantomData<fn() -> T>,
+    state: Arc<SpendState>,
+}
+
+inner_service!(SpendMeter<S, E, T>);
+
+impl<S, E, T> SpendMeter<S, E, T> {
+    pub(crate) fn new(inner: S, estimate: E, _: T, state: Arc<SpendState>) -> Self {
+        Self { inner, estimate, reach: PhantomData, state }
+    }
+}
+
+impl<S, Req, E, T> Service<Req> for SpendMeter<S, E, T>
+where
+    S: Service<Req>,
+    S::Error: IntoFailure,
+    S::Response: MeteredReply<Option<AttemptMeter>, T>,
+    Req: Call,
+    E: EstimateTokens<Req>,
+{
+    type Response = <S::Response as MeteredReply<Option<AttemptMeter>, T>>::Metered;
+    type Error = Failure;
+    type Future = MeteredFuture<S::Future, AttemptMeter, T>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Req) -> Self::Future {
+        let context = request.context();
+        let Some(spend) = &context.spend else {
+            return MeteredFuture::calling(self.inner.call(request), None);
+        };
+        let tokens = self.estimate.estimate(&request);
+        let price = self.state.price(&request);
+        let most = price.most(&tokens.most(self.state.policy.assumed_output));
+        match spend.attempt(most, Instant::now()) {
+            Ok(attempt) => {
+                let meter = AttemptMeter::new(attempt, price, tokens, &context.log);
+                MeteredFuture::calling(self.inner.call(request), Some(meter))
+            }
+            Err(refusal) => MeteredFuture::refused(event::refused(refusal, context)),
+        }
+    }
+}
+
+impl<S: Clone, E: Clone, T> Clone for SpendMeter<S, E, T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            estimate: self.estimate.clone(),
+            reach: PhantomData,
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, E, T> fmt::Debug for SpendMeter<S, E, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpendMeter").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
