@@ -8,7 +8,7 @@ use steadfast_client::Secret;
 
 use crate::{
     authority::is_local,
-    config::{Auth, Config, ConfigError, ConfigErrors, Source},
+    config::{Auth, Config, ConfigError, ConfigErrors, Source, credential_name},
     secrets::SHORTEST,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct KeyRing {
     /// By the hash of the key: the lookup compares hashes, so its time reveals nothing of a key.
-    tenants: BTreeMap<[u8; 32], Arc<str>>,
+    tenants: BTreeMap<[u8; 32], Arc<TenantKey>>,
     admin: Option<[u8; 32]>,
     open: bool,
 }
@@ -25,10 +25,30 @@ pub struct KeyRing {
 /// What a caller may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// Ask models, on this tenant's behalf.
-    Tenant(Arc<str>),
+    /// Ask models, on a tenant's behalf, with this key.
+    Tenant(Arc<TenantKey>),
     /// Ask models, on nobody's.
     Anyone,
+}
+
+/// A key of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantKey {
+    /// The tenant.
+    pub tenant: Arc<str>,
+    /// The key's name: the tenant's, and the variable, the file's stem or the beginning of the hash that the
+    /// configuration has, as `acme/CI_KEY`.
+    pub name: Arc<str>,
+}
+
+impl TenantKey {
+    fn of(tenant: &Arc<str>, reference: &str) -> Self {
+        let name = match reference.strip_prefix("sha256:") {
+            Some(hex) => hex.get(..8).unwrap_or(hex),
+            None => credential_name(reference),
+        };
+        Self { tenant: tenant.clone(), name: format!("{tenant}/{name}").into() }
+    }
 }
 
 impl KeyRing {
@@ -46,7 +66,7 @@ impl KeyRing {
             for (n, key) in tenant.keys.iter().enumerate() {
                 match key_hash(key, &mut known) {
                     Ok(hash) => {
-                        ring.tenants.insert(hash, name.clone());
+                        ring.tenants.insert(hash, Arc::new(TenantKey::of(&name, key)));
                     }
                     Err(why) => {
                         errors.push(source.error(&format!("tenants[{index}].keys[{n}]"), why));
@@ -196,7 +216,9 @@ mod tests {
         // The hash of `k1`.
         let hex: String = Sha256::digest(b"k1").iter().map(|byte| format!("{byte:02x}")).collect();
         let ring = ring(&format!("[[tenants]]\nname='acme'\nkeys=['sha256:{hex}']")).unwrap();
-        let acme = Some(Principal::Tenant("acme".into()));
+        let name = format!("acme/{}", &hex[..8]).into();
+        let key = TenantKey { tenant: "acme".into(), name };
+        let acme = Some(Principal::Tenant(Arc::new(key)));
         assert_eq!(ring.caller(&with("authorization", "Bearer k1"), None), acme);
         assert_eq!(ring.caller(&with("authorization", "bearer  k1"), None), acme);
         assert_eq!(ring.caller(&with("x-api-key", "k1"), None), acme);

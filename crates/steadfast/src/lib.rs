@@ -51,6 +51,26 @@
 )]
 #![cfg_attr(feature = "stack", doc = "| `stack` | | [`Stack`] | all of them, in the right order |")]
 #![cfg_attr(
+    feature = "limit",
+    doc = "| `limit` | [`limit`] | [`RateLimitLayer`](limit::RateLimitLayer), [`SpendLimitLayer`](limit::SpendLimitLayer) | 429s that need not be caused, and what tenants may spend |"
+)]
+#![cfg_attr(
+    feature = "tool",
+    doc = "| `tool` | [`tool`] | [`ToolTimeoutLayer`](tool::ToolTimeoutLayer), [`ToolBreakerLayer`](tool::ToolBreakerLayer), [`ToolPolicyLayer`](tool::ToolPolicyLayer) | tools that hang, fail or are called again and again |"
+)]
+#![cfg_attr(
+    feature = "session",
+    doc = "| `session` | [`session`] | [`SessionLayer`](session::SessionLayer) | conversations in files that survive a crash |"
+)]
+#![cfg_attr(
+    feature = "supervise",
+    doc = "| `supervise` | [`supervise`] | [`Actors`](supervise::Actors), [`WatchdogLayer`](supervise::WatchdogLayer) | agents that throw, hang, or were running when the process ended |"
+)]
+#![cfg_attr(
+    feature = "deliver",
+    doc = "| `deliver` | [`deliver`] | [`DeadLetterLayer`](deliver::DeadLetterLayer), [`RouteFallbackLayer`](deliver::RouteFallbackLayer) | replies and announcements that could not be delivered |"
+)]
+#![cfg_attr(
     feature = "sim",
     doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"
 )]
@@ -68,8 +88,8 @@
 //!
 //! # Order
 //!
-//! Outermost first: deadline, escalation (off until it is set), guard, continuation, resume, failover,
-//! health, compaction, retry, breaker, stall, classify, client. `Stack` has all of them.
+//! Outermost first: deadline, spend limit and escalation (both off until they are set), guard, continuation,
+//! resume, failover, health, compaction, retry, rate limit, breaker, stall, spend meter, classify, client. `Stack` has all of them.
 //! Leave out what you do not need; keep the order of what remains. A few orders that look as good
 //! and are not:
 //!
@@ -111,6 +131,8 @@ pub use steadfast_client as client;
 #[cfg(feature = "compact")]
 pub use steadfast_compact as compact;
 pub use steadfast_core::*;
+#[cfg(feature = "deliver")]
+pub use steadfast_deliver as deliver;
 #[cfg(feature = "escalate")]
 pub use steadfast_escalate as escalate;
 #[cfg(feature = "failover")]
@@ -119,14 +141,22 @@ pub use steadfast_failover as failover;
 pub use steadfast_guard as guard;
 #[cfg(feature = "health")]
 pub use steadfast_health as health;
+#[cfg(feature = "limit")]
+pub use steadfast_limit as limit;
 #[cfg(feature = "recover")]
 pub use steadfast_recover as recover;
 #[cfg(feature = "retry")]
 pub use steadfast_retry as retry;
+#[cfg(feature = "session")]
+pub use steadfast_session as session;
 #[cfg(feature = "sim")]
 pub use steadfast_sim as sim;
+#[cfg(feature = "supervise")]
+pub use steadfast_supervise as supervise;
 #[cfg(feature = "timeout")]
 pub use steadfast_timeout as timeout;
+#[cfg(feature = "tool")]
+pub use steadfast_tool as tool;
 
 #[cfg(all(feature = "stack", feature = "client"))]
 pub use self::stack::UnknownProvider;

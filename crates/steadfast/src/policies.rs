@@ -9,6 +9,7 @@ use steadfast_core::BudgetPolicy;
 use steadfast_failover::FailoverPolicy;
 use steadfast_guard::GuardPolicy;
 use steadfast_health::HealthPolicy;
+use steadfast_limit::{RatePolicy, SpendLimitPolicy};
 use steadfast_recover::{ContinuationPolicy, ResumePolicy};
 use steadfast_retry::RetryPolicy;
 use steadfast_timeout::{DeadlinePolicy, StallPolicy};
@@ -31,6 +32,8 @@ use steadfast_timeout::{DeadlinePolicy, StallPolicy};
 pub struct Policies {
     /// The limit of the whole.
     pub deadline: DeadlinePolicy,
+    /// What tenants and API keys may spend.
+    pub spend_limit: SpendLimitPolicy,
     /// The limits and rules of agents' tasks.
     pub guard: Option<GuardPolicy>,
     /// How answers that are cut off are continued.
@@ -51,6 +54,8 @@ pub struct Policies {
     pub deferred: bool,
     /// How often the same target is asked again.
     pub retry: RetryPolicy,
+    /// The rates at which targets are asked: those that are set, and those that they state.
+    pub rate_limit: RatePolicy,
     /// What retries, failovers and resumes draw from together; a capacity of 0 for no such limit.
     pub budget: BudgetPolicy,
     /// When a target is not asked at all.
@@ -65,6 +70,7 @@ impl Default for Policies {
     fn default() -> Self {
         Self {
             deadline: DeadlinePolicy::default(),
+            spend_limit: SpendLimitPolicy::default(),
             guard: Some(GuardPolicy::default()),
             continuation: Some(ContinuationPolicy::default()),
             resume: Some(ResumePolicy::default()),
@@ -75,6 +81,7 @@ impl Default for Policies {
             spend: SpendPolicy::default(),
             deferred: false,
             retry: RetryPolicy::in_stack(),
+            rate_limit: RatePolicy::default(),
             budget: BudgetPolicy::default(),
             breaker: BreakerPolicy::default(),
             stall: StallPolicy::default(),

@@ -10,6 +10,7 @@ use steadfast_core::{
 use steadfast_failover::{FailoverPolicy, Patience, WhenExhausted};
 use steadfast_guard::{GuardPolicy, StopText};
 use steadfast_health::HealthPolicy;
+use steadfast_limit::SpendLimitPolicy;
 use steadfast_recover::ContinuationPolicy;
 use steadfast_retry::RetryPolicy;
 
@@ -270,7 +271,9 @@ fn comis() -> Policies {
     policies.stall.attempt_to_end = true;
     policies.deadline.pipeline = Duration::from_secs(600);
     policies.health = Some(HealthPolicy::comis());
+    policies.rate_limit.learn = false;
     policies.failover.skip_degraded = true;
+    policies.spend_limit = SpendLimitPolicy::comis();
     (policies.spend.hour, policies.spend.day) = (500_000, 5_000_000);
     policies.summaries.failures = 5;
     policies.summaries.rest = Duration::from_secs(60);
@@ -315,6 +318,7 @@ fn in_order(mut policies: Policies) -> Policies {
     failover.sticky = Duration::ZERO;
     failover.reliable_first = false;
     policies.health = None;
+    policies.rate_limit.learn = false;
     policies.breaker = BreakerPolicy {
         consecutive: None,
         failure_rate: None,

@@ -6,13 +6,16 @@ use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreaker, CircuitBre
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
-use steadfast_core::{Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, Step};
+use steadfast_core::{Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, SpendLedger, Step};
 use steadfast_escalate::{Escalation, EscalationHandle, EscalationLayer};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
 use steadfast_guard::{SafetyGuard, SafetyGuardHandle, SafetyGuardLayer};
 use steadfast_health::{HealthHandle, ProviderHealth, ProviderHealthLayer};
+use steadfast_limit::{
+    RateHandle, RateLimitLayer, RateLimited, SpendLimit, SpendLimitLayer, SpendMeter,
+};
 use steadfast_recover::{
     Continuation, ContinuationHandle, ContinuationLayer, ResumeHandle, StreamResume,
     StreamResumeLayer,
@@ -30,16 +33,17 @@ pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
 /// What a [`Stack`] makes of a service.
 pub type Stacked<S, C = OneChain, L = Identity> =
-    OnStep<Timeout<Escalation<Guarded<<L as Layer<S>>::Service, C>>>>;
+    OnStep<Timeout<SpendLimit<Escalation<Guarded<<L as Layer<S>>::Service, C>>>>>;
 
 /// The layers of a [`Stack`] from the guard inwards.
 type Guarded<S, C> = SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>;
 
 /// The layers of a [`Stack`] from failover inwards.
-type Routed<S, C> = CooldownFailover<
-    ProviderHealth<Compaction<RetryBackoff<CircuitBreaker<StallTimeout<Classify<S>>>>>>,
-    C,
->;
+type Routed<S, C> =
+    CooldownFailover<ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>, C>;
+
+/// The layers of a [`Stack`] that observe each attempt.
+type Attempted<S> = CircuitBreaker<StallTimeout<SpendMeter<Classify<S>>>>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -69,6 +73,7 @@ type Routed<S, C> = CooldownFailover<
 pub struct Stack<C = OneChain, L = Identity> {
     on_step: OnStepLayer,
     deadline: DeadlineLayer,
+    spend_limit: SpendLimitLayer,
     escalation: EscalationLayer,
     guard: SafetyGuardLayer,
     continuation: ContinuationLayer,
@@ -77,6 +82,7 @@ pub struct Stack<C = OneChain, L = Identity> {
     health: ProviderHealthLayer,
     compaction: CompactionLayer,
     retry: RetryBackoffLayer,
+    rate_limit: RateLimitLayer,
     breaker: CircuitBreakerLayer,
     stall: StallTimeoutLayer,
     classify: ClassifyLayer,
@@ -87,6 +93,8 @@ pub struct Stack<C = OneChain, L = Identity> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Handles {
+    /// What each tenant and each API key has spent, where caps are set or it is recorded.
+    pub spend: SpendLedger,
     /// Which requests wait for a person, and what is decided about them.
     pub escalation: EscalationHandle,
     /// What each task used and which were stopped; [`extend`](SafetyGuardHandle::extend) sets a task's
@@ -102,6 +110,8 @@ pub struct Handles {
     pub health: HealthHandle,
     /// What was compacted, and what was spent on it.
     pub compaction: CompactionHandle,
+    /// What is known of each target's rate limits, and who waits for them.
+    pub rate_limit: RateHandle,
     /// Each breaker's state.
     pub breaker: BreakerHandle,
     /// What was retried, and the budget.
@@ -126,6 +136,7 @@ impl<C> Stack<C> {
         Self {
             on_step: OnStepLayer::none(),
             deadline: DeadlineLayer::default(),
+            spend_limit: SpendLimitLayer::default(),
             escalation: EscalationLayer::off(),
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
@@ -134,6 +145,7 @@ impl<C> Stack<C> {
             compaction: CompactionLayer::rules_only().with_health(health.degraded()),
             health,
             retry: RetryBackoffLayer::in_stack().with_budget(budget.drawing()),
+            rate_limit: RateLimitLayer::default(),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
             classify: ClassifyLayer::default(),
@@ -189,6 +201,7 @@ impl<C, L> Stack<C, L> {
         Stack {
             on_step: self.on_step,
             deadline: self.deadline,
+            spend_limit: self.spend_limit,
             escalation: self.escalation,
             guard: self.guard,
             continuation: self.continuation,
@@ -197,6 +210,7 @@ impl<C, L> Stack<C, L> {
             health: self.health,
             compaction: self.compaction,
             retry: self.retry,
+            rate_limit: self.rate_limit,
             breaker: self.breaker,
             stall: self.stall,
             classify: self.classify,
@@ -247,9 +261,12 @@ impl<C, L> Stack<C, L> {
         let breaker = BreakerPolicy { table: table.clone(), ..policies.breaker.clone() };
         let deadline = DeadlineLayer::new(policies.deadline);
         let retry = RetryBackoffLayer::new(policies.retry);
+        let spend_limit = SpendLimitLayer::new(policies.spend_limit);
+        let rate_limit = RateLimitLayer::new(policies.rate_limit);
         let stack = Self {
             on_step: self.on_step,
             deadline: deadline.map_err(PoliciesError::of("deadline"))?,
+            spend_limit: spend_limit.map_err(PoliciesError::of("spend_limit"))?,
             escalation: self.escalation,
             guard: guard.map_err(PoliciesError::of("guard"))?,
             continuation: continuation.map_err(PoliciesError::of("continuation"))?,
@@ -258,6 +275,7 @@ impl<C, L> Stack<C, L> {
             health: health.map_err(PoliciesError::of("health"))?,
             compaction: compaction.map_err(PoliciesError::of("compaction"))?,
             retry: retry.map_err(PoliciesError::of("retry"))?,
+            rate_limit: rate_limit.map_err(PoliciesError::of("rate_limit"))?,
             breaker: CircuitBreakerLayer::new(breaker).map_err(PoliciesError::of("breaker"))?,
             stall: StallTimeoutLayer::new(policies.stall).map_err(PoliciesError::of("stall"))?,
             classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
@@ -273,6 +291,18 @@ impl<C, L> Stack<C, L> {
     /// With this limit of the whole.
     pub fn with_deadline(mut self, layer: DeadlineLayer) -> Self {
         self.deadline = layer;
+        self
+    }
+
+    /// With these caps of what tenants and API keys may spend. Nothing is capped without.
+    pub fn with_spend_limit(mut self, layer: SpendLimitLayer) -> Self {
+        self.spend_limit = layer;
+        self
+    }
+
+    /// With these rate limits. Without any set, those that providers state are kept.
+    pub fn with_rate_limit(mut self, layer: RateLimitLayer) -> Self {
+        self.rate_limit = layer;
         self
     }
 
@@ -434,6 +464,7 @@ impl<C, L> Stack<C, L> {
         Self {
             on_step: self.on_step,
             deadline: self.deadline.sharing(&handles.deadline),
+            spend_limit: self.spend_limit.with_ledger(handles.spend.clone()),
             escalation: self.escalation.sharing(&handles.escalation),
             guard: self.guard.sharing(&handles.guard),
             continuation: self.continuation.sharing(&handles.continuation),
@@ -442,6 +473,7 @@ impl<C, L> Stack<C, L> {
             health: self.health,
             compaction: self.compaction.sharing(&handles.compaction),
             retry: self.retry.sharing(&handles.retry),
+            rate_limit: self.rate_limit.sharing(&handles.rate_limit),
             breaker: self.breaker.sharing(&handles.breaker),
             stall: self.stall.sharing(&handles.stall),
             classify: self.classify,
@@ -452,6 +484,7 @@ impl<C, L> Stack<C, L> {
     /// The handles of the layers. Take them last: a setting begins with fresh state.
     pub fn handles(&self) -> Handles {
         Handles {
+            spend: self.spend_limit.ledger().clone(),
             escalation: self.escalation.handle(),
             guard: self.guard.guard().clone(),
             continuation: self.continuation.handle(),
@@ -461,6 +494,7 @@ impl<C, L> Stack<C, L> {
             compaction: self.compaction.handle(),
             breaker: self.breaker.handle(),
             retry: self.retry.handle(),
+            rate_limit: self.rate_limit.handle(),
             stall: self.stall.handle(),
             deadline: self.deadline.handle(),
         }
@@ -554,6 +588,7 @@ where
         ServiceBuilder::new()
             .layer(&self.on_step)
             .layer(&self.deadline)
+            .layer(&self.spend_limit)
             .layer(&self.escalation)
             .layer(&self.guard)
             .layer(&self.continuation)
@@ -562,8 +597,10 @@ where
             .layer(&self.health)
             .layer(&self.compaction)
             .layer(&self.retry)
+            .layer(&self.rate_limit)
             .layer(&self.breaker)
             .layer(&self.stall)
+            .layer(self.spend_limit.meter())
             .layer(&self.classify)
             .layer(&self.target_layer)
             .service(client)
@@ -575,6 +612,7 @@ impl<C, L> fmt::Debug for Stack<C, L> {
         f.debug_struct("Stack")
             .field("on_step", &self.on_step)
             .field("deadline", &self.deadline)
+            .field("spend_limit", &self.spend_limit)
             .field("escalation", &self.escalation)
             .field("guard", &self.guard)
             .field("continuation", &self.continuation)
@@ -582,6 +620,7 @@ impl<C, L> fmt::Debug for Stack<C, L> {
             .field("health", &self.health)
             .field("compaction", &self.compaction)
             .field("retry", &self.retry)
+            .field("rate_limit", &self.rate_limit)
             .field("breaker", &self.breaker)
             .field("stall", &self.stall)
             .field("classify", &self.classify)

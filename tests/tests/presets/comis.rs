@@ -1,8 +1,11 @@
 //! `comis`.
 
 use steadfast::{
-    Preset, Stack, TimeLimit,
-    sim::{Answer, Drip, Fault, FaultPlan, FirstToken, How, PlanRule, SimProvider},
+    Preset, Reason, Stack, TimeLimit,
+    sim::{
+        Answer, Drip, Fault, FaultPlan, FirstToken, How, PlanRule, SimProvider, SimProviderBuilder,
+        Usage,
+    },
 };
 
 use crate::{World, always, chain, request, secs, sims, status};
@@ -113,6 +116,46 @@ fn the_summariser_has_its_documented_numbers() {
     let summaries = policies.summaries;
     assert_eq!((summaries.failures, summaries.rest), (5, secs(60)));
     assert_eq!(summaries.probe, secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_tenant_may_cost_ten_million_tokens_an_hour_and_a_hundred_a_day() {
+    let caps = PRESET.policies().spend_limit;
+    assert_eq!((caps.tokens_hour, caps.tokens_day), (10_000_000, 100_000_000));
+    let answer = Answer::text("expensive").usage(Usage {
+        input: 3_999_000,
+        output: 1_000,
+        ..Usage::default()
+    });
+    let provider = move |_, provider: SimProviderBuilder| {
+        let answer = answer.clone();
+        provider.respond(move |_| Some(answer.clone()))
+    };
+    let world = |preset: Option<Preset>| {
+        let sims = sims([FaultPlan::none()], provider.clone());
+        let stack = Stack::new(chain(&sims));
+        World::of(&preset.map_or(stack.clone(), |preset| stack.preset(preset)), sims)
+    };
+    let of = |tenant: &str| {
+        let mut request = request();
+        request.context = std::mem::take(&mut request.context).with_tenant(tenant);
+        request
+    };
+    let capped = world(Some(PRESET));
+    for _ in 0..3 {
+        // The third begins while there is room: what it costs is known at its end.
+        capped.send(of("acme")).await.answer();
+    }
+    let failure = capped.send(of("acme")).await.failure.unwrap();
+    assert_eq!(failure.reason(), Reason::SpendCap, "{failure}");
+    assert_eq!(capped.counts(), [3]);
+    capped.send(of("other")).await.answer();
+    tokio::time::advance(secs(3_700)).await;
+    capped.send(of("acme")).await.answer();
+    let free = world(None);
+    for _ in 0..5 {
+        free.send(of("acme")).await.answer();
+    }
 }
 
 /// Two agents, or three failures in a row of one, within a minute; then the provider is skipped until a call sees

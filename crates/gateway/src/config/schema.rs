@@ -17,6 +17,7 @@ use steadfast::{
     failover::FailoverPolicy,
     guard::GuardPolicy,
     health::HealthPolicy,
+    limit::{RatePolicy, SpendLimitPolicy},
     recover::{ContinuationPolicy, ResumePolicy},
     retry::RetryPolicy,
     timeout::{DeadlinePolicy, StallPolicy},
@@ -58,12 +59,18 @@ pub struct Config {
     pub health: Switch<HealthPolicy>,
     /// How often the same provider is asked again.
     pub retry: RetryConfig,
+    /// The rates at which a target is asked: those that it states in the headers of its answers, and those that
+    /// are set. Calls beyond them wait for their turn, tenants in turn, or move on: [limit.md](limit.md).
+    pub rate_limit: RatePolicy,
     /// How calls that ask a dead target again take turns: one breaker for each provider, model and credential. With
     /// `dead = 0` it refuses calls by its own rules, and only then do keys but `dead`, `turn_ms`, `observe_only` and
     /// `keys` change anything.
     pub breaker: BreakerPolicy,
     /// How long anything may take.
     pub timeout: TimeoutConfig,
+    /// What each tenant and each of its keys may spend in any hour, day and 30 days, in tokens and in money; 0 is
+    /// no cap. Callers without a tenant share one account. `/admin/spend` shows the accounts: [limit.md](limit.md).
+    pub spend_limit: SpendLimitPolicy,
     /// Holds requests that every target has failed for a person, who decides by
     /// [`/admin/escalations`](#held-requests): [escalate.md](escalate.md).
     pub escalation: EscalationConfig,

@@ -16,9 +16,11 @@ const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key co
 /// What is wrong with what is set of a layer, by section.
 type PolicyCheck = fn(&Config) -> Option<String>;
 
-const POLICIES: [(&str, PolicyCheck); 12] = [
+const POLICIES: [(&str, PolicyCheck); 14] = [
     ("failover", |config| problem(config.failover.policy.validate())),
     ("health", |config| problem(config.health.policy.validate())),
+    ("rate_limit", |config| problem(config.rate_limit.validate())),
+    ("spend_limit", |config| problem(config.spend_limit.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
     ("breaker", |config| problem(config.breaker.validate())),
     ("timeout", |config| problem(config.timeout.deadline.validate())),

@@ -58,6 +58,16 @@ pub(super) async fn status(State(app): State<App>, asked: Parts) -> Response {
     reply::ok("application/json", Body::from(text))
 }
 
+/// `GET /admin/spend`: what each tenant and each key has spent, where there are caps or `spend_limit.record` is set.
+pub(super) async fn spend(State(app): State<App>, asked: Parts) -> Response {
+    if let Err(refused) = admin(&app, &asked) {
+        return refused;
+    }
+    let text = app.gateway().spend().to_string();
+    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
+    reply::ok("application/json", Body::from(text))
+}
+
 /// `POST /admin/reload`: the file is read again; 400 with what is wrong with it, when something is.
 pub(super) async fn reload(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = admin(&app, &asked) {

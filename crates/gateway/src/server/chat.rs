@@ -109,7 +109,7 @@ async fn receive(
     let caller = caller(setup, parts)?;
     uncompressed(&parts.headers)?;
     let tenant = match &caller {
-        Principal::Tenant(tenant) => Some(tenant.clone()),
+        Principal::Tenant(key) => Some(key.tenant.clone()),
         Principal::Anyone => None,
     };
     let mut admitted = app.admission().enter(tenant)?;
@@ -327,8 +327,8 @@ fn let_go(body: Bytes) -> Bytes {
 fn context(mut context: CallContext, headers: &HeaderMap, caller: &Principal) -> CallContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-    if let Principal::Tenant(tenant) = caller {
-        context = context.with_tenant(tenant.clone());
+    if let Principal::Tenant(key) = caller {
+        context = context.with_tenant(key.tenant.clone()).with_key(key.name.clone());
     }
     if !headers.keys().any(|name| name.as_str().starts_with("x-steadfast-")) {
         return context;

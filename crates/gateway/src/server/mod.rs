@@ -206,6 +206,7 @@ impl App {
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
+            .route("/admin/spend", get(admin::spend))
             .route("/admin/reload", post(admin::reload))
             .route("/admin/escalations", get(escalations::list))
             .route("/admin/escalations/{id}", post(escalations::decide))

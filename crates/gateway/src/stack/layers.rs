@@ -12,6 +12,7 @@ use steadfast::{
     },
     guard::SafetyGuardLayer,
     health::ProviderHealthLayer,
+    limit::{RateLimitLayer, SpendLimitLayer},
     recover::{ContinuationLayer, StreamResumeLayer},
     retry::RetryBackoffLayer,
     timeout::{DeadlineLayer, StallTimeoutLayer},
@@ -51,6 +52,10 @@ pub(super) fn stack(
     let stack = Stack::around(failover(config, &at)?)
         .with_compaction(compaction(config, &models, summaries, &at)?)
         .with_retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
+        .with_rate_limit(RateLimitLayer::new(config.rate_limit).map_err(|e| at("rate_limit", &e))?)
+        .with_spend_limit(
+            SpendLimitLayer::new(config.spend_limit).map_err(|e| at("spend_limit", &e))?,
+        )
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)

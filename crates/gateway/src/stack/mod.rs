@@ -309,6 +309,11 @@ impl Gateway {
         status::json(self.handles(), &self.0.routes)
     }
 
+    /// What each tenant and key has spent, where that is recorded.
+    pub fn spend(&self) -> Value {
+        status::spend(self.handles())
+    }
+
     /// The same as Prometheus gauges, with the mark that ends an exposition.
     pub fn gauges(&self) -> String {
         let Inner { names, kept, .. } = &*self.0;

@@ -15,12 +15,13 @@ use super::{
 use crate::config::{Config, ConfigErrors, Source, preset_keys};
 
 /// The layers, outermost first, and the keys that set them: sections or single keys.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("preset", &["preset"]),
     ("server", &["server", "tenants"]),
     ("log", &["log"]),
     ("routes", &["aliases", "routes"]),
     ("deadline", &["timeout.pipeline_ms"]),
+    ("spend_limit", &["spend_limit"]),
     ("escalation", &["escalation"]),
     ("guard", &["guard"]),
     ("continuation", &["continuation"]),
@@ -29,6 +30,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("health", &["health"]),
     ("compaction", &["compaction"]),
     ("retry", &["retry"]),
+    ("rate_limit", &["rate_limit"]),
     ("breaker", &["breaker"]),
     ("stall", &["timeout"]),
     ("classify", &["classify"]),

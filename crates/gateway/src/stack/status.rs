@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use serde_json::{Value, json};
-use steadfast::{Handles, Target};
+use steadfast::{Handles, Spend, SpendAccount, Target};
 use tokio::time::Instant;
 
 use super::{RouteStack, escalation};
@@ -64,6 +64,7 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
         "breakers": breakers,
         "escalation": escalation::status(&handles.escalation),
         "health": health(handles, now),
+        "rate_limits": rate_limits(handles),
         "guard": guard(handles),
         "continuation": {
             "cut": cut.cut,
@@ -87,6 +88,54 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
             "waiting": retry.waiting,
         },
     })
+}
+
+/// What is known of each target's limits.
+fn rate_limits(handles: &Handles) -> Value {
+    let known = handles.rate_limit.snapshot().into_iter().map(|known| {
+        let quotas = known.quotas.iter().map(|quota| {
+            json!({
+                "of": quota.name,
+                "limit": quota.limit,
+                "period_s": seconds(quota.period),
+                "available": quota.available,
+                "learned": quota.learned,
+            })
+        });
+        json!({
+            "target": known.target.as_ref().map(ToString::to_string),
+            "quotas": quotas.collect::<Vec<_>>(),
+            "in_use": known.in_use,
+            "waiting": known.waiting,
+            "admitted": known.admitted,
+            "waited": known.waited,
+            "refused": known.refused,
+            "rejected": known.rejected,
+            "blocked_for_s": seconds(known.blocked_for),
+        })
+    });
+    known.collect()
+}
+
+/// What each account has spent in the last hour, day and 30 days, and what calls under way have reserved:
+/// `/admin/spend`.
+pub(super) fn spend(handles: &Handles) -> Value {
+    let shown = |spent: Spend| json!({ "tokens": spent.tokens, "micro_dollars": spent.cost });
+    let accounts = handles.spend.snapshot(Instant::now()).into_iter().map(|(account, totals)| {
+        let (kind, name) = match &account {
+            SpendAccount::Tenant(name) => ("tenant", name),
+            SpendAccount::Key(name) => ("key", name),
+            _ => return Value::Null,
+        };
+        json!({
+            kind: &**name,
+            "hour": shown(totals.hour),
+            "day": shown(totals.day),
+            "month": shown(totals.month),
+            "held": shown(totals.held),
+        })
+    });
+    json!({ "accounts": accounts.filter(|account| !account.is_null()).collect::<Vec<_>>() })
 }
 
 /// The providers, seen across all callers.

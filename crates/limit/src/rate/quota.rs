@@ -278,9 +278,8 @@ impl KeyQuota {
 
     /// A provider has refused `call` for its rate. Returns the 429s in a row.
     ///
-    /// Without a hint, what is known to be limited is taken as used up, and refills. With one, calls wait for
-    /// it: from the first 429 on where the provider's limits are known, else from the second in a row, as a
-    /// single one may concern its call alone.
+    /// Without a hint, what is known to be limited is taken as used up, and refills. With one, calls wait for it,
+    /// where the provider's limits are known: a 429 of one that states none is for failover to judge.
     pub(super) fn rejected(&mut self, call: &Admitted, hint: Option<Duration>, now: u64) -> u32 {
         if call.order > self.rejected_at {
             self.rejections = self.rejections.saturating_add(1);
@@ -295,7 +294,7 @@ impl KeyQuota {
             }
         }
         if let Some(hint) = hint
-            && (known || self.rejections > 1)
+            && known
         {
             self.block(hint.min(MAX_BLOCK), now);
         }
@@ -438,10 +437,17 @@ mod tests {
     fn a_429_holds_others_back_and_a_success_ends_that() {
         let hint = Some(Duration::from_secs(20));
         let mut quota = KeyQuota::new(None, None, None);
+        for row in 1..4 {
+            let call = take(&mut quota, 1, 0)[0];
+            assert_eq!(quota.rejected(&call, hint, 0), row);
+            assert_eq!(quota.blocked_for(0), Duration::ZERO, "nothing is known of its limits");
+        }
+        let mut quota = KeyQuota::new(Some(100), None, None);
         let calls = take(&mut quota, 5, 0);
         assert_eq!(quota.rejected(&calls[0], hint, 0), 1);
+        assert_eq!(quota.blocked_for(0), Duration::from_secs(20));
         assert_eq!(quota.rejected(&calls[1], hint, 0), 1, "of the same time");
-        assert_eq!(quota.blocked_for(0), Duration::ZERO, "nothing is known of its limits");
+        quota.blocked_until = 0;
         let again = take(&mut quota, 2, SECOND);
         assert_eq!(quota.rejected(&again[0], hint, SECOND), 2);
         assert_eq!(quota.admit([1; 4], SECOND).unwrap_err(), Held::For(20 * SECOND));
@@ -450,7 +456,7 @@ mod tests {
         let later = take(&mut quota, 1, 21 * SECOND);
         quota.served(&later[0]);
         assert_eq!(quota.rejected(&later[0], Some(Duration::from_secs(9_999)), 21 * SECOND), 1);
-        // Where limits are known the first one is believed, for a minute at most.
+        // For a minute at most.
         let mut quota = KeyQuota::new(Some(100), None, None);
         let call = take(&mut quota, 1, 0)[0];
         quota.rejected(&call, Some(Duration::from_secs(9_999)), 0);
