@@ -553,8 +553,5 @@ async fn a_failure_has_the_kind_that_the_caller_decides() {
         .unwrap();
     actors.send(A, "").unwrap();
     sleep(ms(1)).await;
-    assert_eq!(
-        posts.texts(),
-        [format!("! {LOST_HISTORY}")]
-    );
+    assert_eq!(posts.texts(), [format!("! {LOST_HISTORY}")]);
 }

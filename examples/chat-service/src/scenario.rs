@@ -82,7 +82,7 @@ async fn restart(world: &mut World) -> Done {
     check(alice.next().await.is_err(), "the stream of events has ended")?;
 
     let mut alice = world.listen("alice").await?;
-    world.ask(&mut alice, "Which number was it?").await?.is_reply(ANSWER)?;
+    world.ask(&mut alice, "Which number was it?").await?.is_reply("It was 7.")?;
     let history = world.last_history();
     println!("  the model got: {history}");
     let turns = ["Remember the number 7.", ANSWER, "A restart while this is answered?", ANSWER];
@@ -170,7 +170,6 @@ impl World {
         let folder = tempfile::tempdir()?;
         let simulated = |dialect| {
             let provider = SimProvider::builder(dialect);
-            let answer = |_: &SimRequest| Some(Answer::text(ANSWER));
             SimServer::local(provider.respond(answer).build())
         };
         let anthropic = simulated(Dialect::Anthropic).await?;
@@ -340,12 +339,19 @@ fn llm(anthropic: &SimServer, openai: &SimServer) -> Result<ChatService, Box<dyn
     ])?;
     // The defaults are half a minute of waits in all when every target has failed, and 500 ms doubling to 10 s for each.
     let failover = CooldownFailoverLayer::new(chain)
-        .tune(|policy| policy.patience = Duration::from_millis(100));
+        .tune(|policy| policy.patience.with_spare = Duration::from_millis(100));
     let backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(100))?;
     let stack = Stack::around(failover)
         .with_retry(RetryBackoffLayer::in_stack().with_backoff(backoff)?)
         .on_step(|step| println!("    {step}"));
     Ok(stack.connect(LlmClient::new(providers))?)
+}
+
+/// What the simulated models answer.
+fn answer(request: &SimRequest) -> Option<Answer> {
+    let knows = request.body.to_string().contains("Remember the number 7.");
+    let asks = request.last_user == "Which number was it?";
+    Some(Answer::text(if asks && knows { "It was 7." } else { ANSWER }))
 }
 
 /// The text of a message in either dialect.
