@@ -40,6 +40,7 @@ mod routed;
 mod spare;
 mod spend;
 mod target;
+mod text;
 pub mod time;
 mod track;
 mod upstream;
@@ -75,6 +76,7 @@ pub use self::{
         SpendRecordRow, SpendRefusal, SpendReservation, SpendTotals, SpendWindow,
     },
     target::Target,
+    text::LOST_HISTORY,
     time::Deadline,
     track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
     upstream::Upstream,

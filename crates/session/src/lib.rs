@@ -95,8 +95,9 @@ mod service;
 mod sink;
 mod slot;
 mod store;
-mod text;
 mod thread;
+
+pub use steadfast_core::LOST_HISTORY;
 
 pub use self::{
     entry::{SessionEntry, StartEntry, StartReason, TurnEntry},
@@ -111,6 +112,5 @@ pub use self::{
     service::Session,
     sink::TurnSink,
     store::{FlushReport, SessionSnapshot, SessionStore},
-    text::LOST_HISTORY,
     thread::{OpenReport, SessionThread, TurnSaved},
 };

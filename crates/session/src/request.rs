@@ -199,7 +199,11 @@ pub(crate) fn no_messages(thread: &str) -> Failure {
 }
 
 impl fmt::Display for SessionReply {
+    /// What the user is to read: the notice, if there is one, and the answer.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(notice) = self.notice {
+            write!(f, "{notice}\n\n")?;
+        }
         f.write_str(&self.text())
     }
 }

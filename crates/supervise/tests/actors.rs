@@ -13,7 +13,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use steadfast_core::{BoxError, Call, CallContext, Deadline, Failure, Reason};
+use steadfast_core::{BoxError, Call, CallContext, Deadline, Failure, LOST_HISTORY, Reason};
 use steadfast_supervise::{
     Actors, ActorsBuilder, ActorsPolicy, MailboxError, PostBody, Prompt, Steered, TOOL_TIMEOUT,
     ThreadKey, ThreadPost, TurnFailure,
@@ -553,8 +553,5 @@ async fn a_failure_has_the_kind_that_the_caller_decides() {
         .unwrap();
     actors.send(A, "").unwrap();
     sleep(ms(1)).await;
-    assert_eq!(
-        posts.texts(),
-        ["! The history of this conversation couldn't be loaded. This thread starts afresh."]
-    );
+    assert_eq!(posts.texts(), [format!("! {LOST_HISTORY}")]);
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use steadfast_core::{Failure, FaultSide, Reason};
+use steadfast_core::{Failure, FaultSide, LOST_HISTORY, Reason};
 
 use super::ThreadKey;
 
@@ -66,9 +66,7 @@ impl fmt::Display for TurnFailure {
             Self::ToolTimeout => f.write_str(
                 "A command took too long and was stopped. Say so if it should be tried again.",
             ),
-            Self::History => f.write_str(
-                "The history of this conversation couldn't be loaded. This thread starts afresh.",
-            ),
+            Self::History => f.write_str(LOST_HISTORY),
             Self::Pipeline => f.write_str(
                 "This took too long and was stopped. Please send it again, or ask for a smaller part of it.",
             ),
