@@ -49,6 +49,7 @@ mod tests {
                     | Reason::Cancelled
                     | Reason::Safety
                     | Reason::Budget
+                    | Reason::SpendCap
             );
             assert_eq!(held(&Failure::new(reason, "")), expected, "{reason}");
         }
