@@ -427,6 +427,28 @@ async fn by_hand_while_nobody_delivers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_letter_that_may_have_been_sent_is_drained_by_its_key_alone() {
+    let (folder, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let channel = Channel::default();
+    channel.set_all(Mode::Hangs);
+    let letters = open(folder.path(), &channel).await;
+    letters.keep(&message("a", "x"), &down()).await.unwrap();
+    letters.drain(&LetterDrain::All);
+    while !LetterList::read(folder.path()).unwrap().waiting[0].sending {
+        tokio::task::yield_now().await;
+    }
+    // What a process that is killed now leaves.
+    let name = "dead-letters.jsonl";
+    std::fs::copy(folder.path().join(name), killed.path().join(name)).unwrap();
+    let mut offline = OfflineLetters::open(killed.path()).unwrap();
+    assert_eq!(offline.drain(&LetterDrain::All).unwrap(), 0);
+    assert_eq!(offline.drain(&LetterDrain::Destination("x".into())).unwrap(), 0);
+    assert!(offline.list().unwrap().waiting[0].sending);
+    assert_eq!(offline.drain(&LetterDrain::Key("a".into())).unwrap(), 1, "a person has decided");
+    assert!(!offline.list().unwrap().waiting[0].sending);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_same_message_twice_is_one_letter() {
     let (folder, channel) = (tempfile::tempdir().unwrap(), Channel::default());
     let letters = open(folder.path(), &channel).await;

@@ -25,9 +25,17 @@ const GATEWAY_KEY: &str = "gw-live-caller-1934";
 
 #[test]
 fn help_shows_examples() {
-    for command in
-        [&[][..], &["demo"], &["serve"], &["check"], &["classify"], &["sim"], &["completions"]]
-    {
+    for command in [
+        &[][..],
+        &["demo"],
+        &["serve"],
+        &["check"],
+        &["classify"],
+        &["sim"],
+        &["sessions"],
+        &["dead-letters"],
+        &["completions"],
+    ] {
         let args = [command, &["--help"]].concat();
         let output = run(&args);
         let help = text(&output.stdout);

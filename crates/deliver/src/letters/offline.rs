@@ -106,6 +106,9 @@ impl OfflineLetters {
 
     /// Makes letters due as soon as a process delivers from this folder, with all their retries and their full time; how many.
     ///
+    /// One that was being sent when its process was killed is drained by its [key](LetterDrain::Key) alone: a person has to decide
+    /// about it. Otherwise it ends [unclear](LetterEnd::Unclear) at the next start.
+    ///
     /// # Errors
     ///
     /// The operating system's error.
@@ -116,15 +119,16 @@ impl OfflineLetters {
         let mut changed: Vec<DeadLetter> = Vec::new();
         for letter in self.letters.waiting() {
             let wanted = match which {
-                LetterDrain::All => true,
-                LetterDrain::Destination(destination) => letter.destination == *destination,
+                LetterDrain::All => !letter.sending,
+                LetterDrain::Destination(destination) => {
+                    !letter.sending && letter.destination == *destination
+                }
                 LetterDrain::Key(key) => letter.key == *key,
             };
             if wanted {
                 let age = letter.expires_ms.saturating_sub(letter.kept_ms);
                 let mut letter = letter.clone();
                 (letter.kept_ms, letter.next_ms, letter.attempts) = (now, now, 0);
-                // A person has decided.
                 letter.sending = false;
                 letter.expires_ms = now.saturating_add(age);
                 changed.push(letter);

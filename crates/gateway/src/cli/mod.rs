@@ -20,10 +20,13 @@ mod classify;
 mod compact;
 mod control;
 mod demo;
+mod folder;
 mod input;
+mod letters;
 mod print;
 mod replay;
 mod serve;
+mod sessions;
 mod sim;
 
 /// Why a command ends before it is done: the exit code and a sentence for standard error.
@@ -75,6 +78,8 @@ Examples:
   steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
   steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
+  steadfast sessions verify --dir /var/lib/agent/sessions
+  steadfast dead-letters list --dir /var/lib/agent/delivery
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
 )]
@@ -99,6 +104,10 @@ enum Command {
     Replay(ReplayArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
+    /// The conversations that `steadfast-session` keeps in a folder: read without a lock.
+    Sessions(SessionsArgs),
+    /// The messages that `steadfast-deliver` could not deliver, in its folder.
+    DeadLetters(DeadLettersArgs),
     /// Completions for a shell, on standard output.
     Completions(CompletionsArgs),
 }
@@ -272,6 +281,113 @@ pub(crate) struct SimArgs {
     pub(crate) control: Option<SocketAddr>,
 }
 
+/// A folder of files, and how what is in it is printed.
+#[derive(Debug, Args)]
+pub(crate) struct FolderArgs {
+    /// The folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `steadfast sessions`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast sessions list --dir /var/lib/agent/sessions
+  steadfast sessions show slack/C42 --dir /var/lib/agent/sessions
+  steadfast sessions verify --dir /var/lib/agent/sessions --json | jq '.[] | select(.ok | not)'
+
+Nothing is locked or changed: it may run beside the process that writes.")]
+pub(crate) struct SessionsArgs {
+    #[command(subcommand)]
+    pub(crate) command: SessionsCommand,
+}
+
+/// What is done with conversations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    /// Every thread: its live session, its turns, its messages, and when it was last added to.
+    List(FolderArgs),
+    /// Every turn of a thread. With `--json` also the history that its model is given.
+    Show {
+        /// The id of the thread, or how the id of only one begins.
+        thread: String,
+        #[command(flatten)]
+        folder: FolderArgs,
+    },
+    /// Whether every file can be read, no turn is missing, and context and log agree: a line a thread.
+    /// Exits 1 when something is damaged.
+    Verify(FolderArgs),
+}
+
+/// `steadfast dead-letters`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast dead-letters list --dir /var/lib/agent/delivery
+  steadfast dead-letters show task-7/done --dir /var/lib/agent/delivery
+  steadfast dead-letters drain --key task-7/done --dir /var/lib/agent/delivery
+  steadfast dead-letters drain --url https://hooks.example/in --dir /var/lib/agent/delivery
+  steadfast dead-letters drop task-7/done --dir /var/lib/agent/delivery
+
+`list` and `show` lock nothing. `drain` and `drop` need the folder for themselves: not while a service
+delivers from it.")]
+pub(crate) struct DeadLettersArgs {
+    #[command(subcommand)]
+    pub(crate) command: DeadLettersCommand,
+}
+
+/// What is done with dead letters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeadLettersCommand {
+    /// Those that wait and the last that have ended, without their texts.
+    List(FolderArgs),
+    /// One letter, with its text.
+    Show {
+        /// Its key.
+        key: String,
+        #[command(flatten)]
+        folder: FolderArgs,
+    },
+    /// Make letters due now, with all their retries and their full time. Without --url, the service that
+    /// delivers from the folder sends them when it starts.
+    #[command(after_help = "\
+With --url each letter is sent as POST, with the content type application/json, its key as the header
+Idempotency-Key, and the body
+  {\"key\",\"session\",\"destination\",\"kind\",\"tenant\",\"text\",\"created_ms\"}
+2xx: it is delivered, and no service sends it again. 400, 413, 422: it is refused, and ends. Another
+status, or no connection: it waits, and so do the others of its destination. The connection breaks, or
+nothing comes within 30 s: it may have been sent, and ends as `unclear`.")]
+    Drain(DrainArgs),
+    /// Drop letters that wait: each ends in the record `discarded`.
+    Drop {
+        /// Their keys.
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+        #[command(flatten)]
+        folder: FolderArgs,
+    },
+}
+
+/// `steadfast dead-letters drain`
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The letter of this key alone, also when it has ended without being delivered.
+    #[arg(long, value_name = "KEY", conflicts_with = "destination")]
+    pub(crate) key: Option<String>,
+    /// The letters to this destination alone.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) destination: Option<String>,
+    /// Send all that wait to this address now.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["key", "destination"])]
+    pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+}
+
 /// Runs what the command line says.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -285,6 +401,8 @@ pub fn run() -> ExitCode {
         Command::Compact(args) => compact::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Sessions(args) => sessions::run(&args.command),
+        Command::DeadLetters(args) => letters::run(&args.command),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "steadfast", &mut script);
