@@ -119,7 +119,7 @@ impl SessionStore {
         })
     }
 
-    /// Checks every thread, by id: whether its files can be read, and agree. Nothing is locked or changed, so it may run beside the
+    /// Checks every thread, by id: whether its files can be read, and agree. A folder whose thread's id can not be read has its own name. Nothing is locked or changed, so it may run beside the
     /// process that writes. Blocks; for the command line.
     ///
     /// # Errors
@@ -127,32 +127,58 @@ impl SessionStore {
     /// The folder can not be read. A thread that can not be is in the result.
     pub fn verify(&self) -> Result<Vec<ThreadCheck>, SessionError> {
         let threads = threads(self.root())?;
-        Ok(threads.into_iter().map(|(thread, paths)| check(thread, &paths)).collect())
+        let mut checks: Vec<_> =
+            threads.into_iter().map(|(thread, paths)| check(thread, &paths)).collect();
+        checks.extend(nameless(self.root())?.into_iter().map(|(name, error)| ThreadCheck {
+            error: Some(format!("the file `thread` with its id can not be read: {error}")),
+            thread: name,
+            ..ThreadCheck::default()
+        }));
+        Ok(checks)
     }
 }
 
 /// The threads of a folder, by id. A folder that does not exist has none.
 pub(crate) fn threads(root: &Path) -> Result<Vec<(String, Paths)>, SessionError> {
+    let mut threads: Vec<(String, Paths)> = folders(root)?
+        .into_iter()
+        .filter_map(|(name, paths)| match thread_of(&name) {
+            Named::Thread(thread) => Some((thread, paths)),
+            Named::Long => Some((fs::read_to_string(&paths.id).ok()?, paths)),
+            Named::Other => None,
+        })
+        .collect();
+    threads.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(threads)
+}
+
+/// The folders in a folder, with their names.
+fn folders(root: &Path) -> Result<Vec<(String, Paths)>, SessionError> {
     let entries = match fs::read_dir(root).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(SessionError::Folder { folder: root.to_owned(), source }),
     };
-    let mut threads: Vec<(String, Paths)> = entries
+    let folders =
+        entries.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let named = folders.filter_map(|entry| {
+        Some((entry.file_name().to_str()?.to_owned(), Paths::in_folder(entry.path())))
+    });
+    Ok(named.collect())
+}
+
+/// The folders whose thread's id is too long for their name, and the file that has it can not be read.
+fn nameless(root: &Path) -> Result<Vec<(String, io::Error)>, SessionError> {
+    let mut found: Vec<_> = folders(root)?
         .into_iter()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter_map(|entry| {
-            let name = thread_of(entry.file_name().to_str()?);
-            let paths = Paths::in_folder(entry.path());
-            match name {
-                Named::Thread(thread) => Some((thread, paths)),
-                Named::Long => Some((fs::read_to_string(&paths.id).ok()?, paths)),
-                Named::Other => None,
-            }
+        // One that a process is just making has neither file.
+        .filter(|(name, paths)| {
+            thread_of(name) == Named::Long && (paths.log.exists() || paths.context.exists())
         })
+        .filter_map(|(name, paths)| Some((name, fs::read_to_string(&paths.id).err()?)))
         .collect();
-    threads.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-    Ok(threads)
+    found.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
 }
 
 fn read(thread: &str, paths: &Paths) -> Result<disk::Found, SessionError> {

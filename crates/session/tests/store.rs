@@ -167,6 +167,26 @@ async fn list_and_show() {
 }
 
 #[tokio::test]
+async fn a_thread_whose_id_is_lost_is_reported_by_its_folder() {
+    let root = tempfile::tempdir_in(memory()).unwrap();
+    let store = SessionStore::new(root.path());
+    let thread = "long/".repeat(100);
+    add(&store, &thread, "one").await;
+    drop(store);
+    let folder = fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
+    let store = SessionStore::new(root.path());
+    assert!(store.verify().unwrap()[0].is_ok());
+    fs::remove_file(folder.join("thread")).unwrap();
+    let checks = store.verify().unwrap();
+    assert_eq!(checks.len(), 1);
+    assert!(!checks[0].is_ok() && checks[0].error.as_ref().unwrap().contains("its id"));
+    assert_eq!(checks[0].thread, folder.file_name().unwrap().to_str().unwrap());
+    // Whoever knows the id has everything.
+    add(&store, &thread, "two").await;
+    assert!(store.verify().unwrap()[0].is_ok());
+}
+
+#[tokio::test]
 async fn verify_reports_each_kind_of_damage_and_changes_nothing() {
     let root = tempfile::tempdir_in(memory()).unwrap();
     let store = SessionStore::new(root.path());
