@@ -1,6 +1,6 @@
 //! The service on a port, in front of two simulated providers that misbehave, and its user. Each part is a test as well.
 
-use std::{error::Error, fmt::Display, time::Duration};
+use std::{error::Error, fmt::Display, fs, path::PathBuf, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -19,7 +19,6 @@ use steadfast::{
     retry::RetryBackoffLayer,
     sim::{Answer, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider, SimRequest, SimServer},
 };
-use tempfile::TempDir;
 
 use crate::{Chat, Server};
 
@@ -156,9 +155,25 @@ async fn shutdown(mut world: World) -> Done {
     Ok(())
 }
 
+/// A folder of the system's temporary one, gone with its world.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// No two worlds of a machine have the same port at the same time.
+    fn for_port(port: u16) -> Self {
+        Self(std::env::temp_dir().join(format!("chat-service-{port}")))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The service, its providers, and an HTTP client.
 struct World {
-    folder: TempDir,
+    folder: Folder,
     anthropic: SimServer,
     openai: SimServer,
     server: Server,
@@ -167,14 +182,14 @@ struct World {
 
 impl World {
     async fn start() -> Result<Self, Box<dyn Error>> {
-        let folder = tempfile::tempdir()?;
         let simulated = |dialect| {
             let provider = SimProvider::builder(dialect);
             SimServer::local(provider.respond(answer).build())
         };
         let anthropic = simulated(Dialect::Anthropic).await?;
         let openai = simulated(Dialect::OpenAi).await?;
-        let chat = Chat::new(folder.path(), llm(&anthropic, &openai)?);
+        let folder = Folder::for_port(anthropic.addr().port());
+        let chat = Chat::new(&folder.0, llm(&anthropic, &openai)?);
         let server = Server::start("127.0.0.1:0", chat).await?;
         let http = Client::builder(TokioExecutor::new()).build_http();
         Ok(Self { folder, anthropic, openai, server, http })
@@ -184,7 +199,7 @@ impl World {
     async fn restart(&mut self) -> Done {
         let (stopped, flushed) = self.server.stop(Duration::from_secs(10)).await?;
         println!("restart\n  {stopped:?}\n  {flushed:?}");
-        let chat = Chat::new(self.folder.path(), llm(&self.anthropic, &self.openai)?);
+        let chat = Chat::new(&self.folder.0, llm(&self.anthropic, &self.openai)?);
         self.server = Server::start("127.0.0.1:0", chat).await?;
         check(stopped.cut == 0 && flushed.failed.is_empty(), "nothing was cut or lost")
     }
