@@ -64,9 +64,9 @@ async fn sessions(root: &Path, threads: &[&str]) -> SessionStore {
 
 /// The one folder in `root` whose name begins like this.
 fn thread_folder(root: &Path, start: &str) -> PathBuf {
-    let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    let mut entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     let is_it = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(start);
-    entries.filter(is_it).next().unwrap()
+    entries.find(is_it).unwrap()
 }
 
 #[tokio::test]
