@@ -1,0 +1,183 @@
+//! A session of a hundred turns, run by the real program against providers that misbehave, and killed twice.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use steadfast::{
+    Dialect, Part, Role,
+    session::{SessionScope, SessionStore},
+    sim::{
+        ContinuationMode, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider,
+        SimServer,
+    },
+    transcript::{TranscriptRules, repair},
+};
+use tokio::time::sleep;
+
+#[path = "../src/writer.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the model of the example")]
+mod writer;
+
+const CHAPTERS: u32 = 25;
+
+/// Every kind of failure that a session of a few minutes meets.
+fn misbehaviour() -> FaultPlan {
+    let every = |n, fault| PlanRule::new(fault).every(n);
+    let at = |n, fault| PlanRule::new(fault).nth(n);
+    FaultPlan::none()
+        .rule(at(3, Fault::Error(ErrorKind::Overloaded)))
+        .rule(at(9, Fault::Reset))
+        .rule(at(14, Fault::HalfHeaders))
+        .rule(at(20, Fault::Error(ErrorKind::BadGatewayHtml)))
+        .rule(at(26, Fault::break_after(2, How::Reset)))
+        .rule(at(33, Fault::Empty))
+        .rule(at(41, Fault::break_after(3, How::ErrorEvent(ErrorKind::Overloaded))))
+        .rule(at(52, Fault::OutputLimit(30)))
+        .rule(at(60, Fault::break_after(5, How::End)))
+        .rule(at(67, Fault::break_after(1, How::TruncatedJson)))
+        .rule(at(75, Fault::Error(ErrorKind::ContextOverflow)))
+        .rule(every(31, Fault::Error(ErrorKind::ServerError)))
+}
+
+async fn provider(dialect: Dialect) -> SimServer {
+    let provider = SimProvider::builder(dialect)
+        .with_continuation(ContinuationMode::Faithful)
+        .respond(|request| Some(writer::answer(request)))
+        .build();
+    SimServer::local(provider).await.unwrap()
+}
+
+struct World {
+    folder: tempfile::TempDir,
+    anthropic: SimServer,
+    openai: SimServer,
+}
+
+impl World {
+    fn asked(&self) -> usize {
+        self.anthropic.provider().journal().len() + self.openai.provider().journal().len()
+    }
+
+    fn start(&self, script: &Path, extra: &[&str]) -> Child {
+        let output = File::options().create(true).append(true).open(self.folder.path().join("out"));
+        let output = output.unwrap();
+        Command::new(env!("CARGO_BIN_EXE_example-agent"))
+            .arg("--script")
+            .arg(script)
+            .arg("--folder")
+            .arg(self.folder.path().join("work"))
+            .args(extra)
+            .env("ANTHROPIC_API_KEY", "sk-ant-simulated")
+            .env("ANTHROPIC_BASE_URL", self.anthropic.base_url())
+            .env("OPENAI_API_KEY", "sk-simulated")
+            .env("OPENAI_BASE_URL", self.openai.base_url())
+            .env_remove("GEMINI_API_KEY")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap()
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.folder.path().join("out")).unwrap_or_default()
+    }
+}
+
+async fn ended(child: &mut Child) -> ExitStatus {
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_turns_and_two_kills() {
+    let world = World {
+        folder: tempfile::tempdir().unwrap(),
+        anthropic: provider(Dialect::Anthropic).await,
+        openai: provider(Dialect::OpenAi).await,
+    };
+    world.anthropic.provider().set_faults(misbehaviour());
+    let script = world.folder.path().join("book.txt");
+    let prompts: Vec<String> = std::iter::once("Begin the book.".to_owned())
+        .chain((1..=CHAPTERS).map(|number| format!("Write chapter {number}.")))
+        .collect();
+    fs::write(&script, prompts.join("\n")).unwrap();
+
+    // Killed while a model answers or a tool runs: whatever it is at that moment.
+    for kill_at in [37, 80] {
+        let mut agent = world.start(&script, &[]);
+        while world.asked() < kill_at {
+            assert!(agent.try_wait().unwrap().is_none(), "it ended early: {}", world.output());
+            sleep(Duration::from_millis(1)).await;
+        }
+        agent.kill().unwrap();
+        assert!(!ended(&mut agent).await.success());
+    }
+    let status = ended(&mut world.start(&script, &[])).await;
+    assert!(status.success(), "{}", world.output());
+
+    // The work is done, and the files are right.
+    let work = world.folder.path().join("work");
+    for number in 1..=CHAPTERS {
+        let text = fs::read_to_string(work.join(writer::path(number))).unwrap();
+        assert_eq!(text, writer::chapter(number));
+    }
+    assert_eq!(fs::read_to_string(work.join("index.md")).unwrap(), writer::index(CHAPTERS));
+    let mut left: Vec<_> = fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".agent", "chapters", "index.md"]);
+
+    // No turn is lost, none is there twice, and the history is one that every provider takes.
+    let sessions = SessionStore::new(work.join(".agent/sessions"));
+    let checks = sessions.verify().unwrap();
+    assert!(checks.iter().all(|check| check.is_ok()), "{checks:?}");
+    let transcript = sessions.show(&SessionScope::from("main")).unwrap();
+    let history = transcript.history;
+    let asked: Vec<String> = history
+        .iter()
+        .filter(|message| message.role() == Role::User)
+        .map(|message| message.text())
+        .collect();
+    assert_eq!(asked, prompts);
+    let calls: Vec<&str> = history
+        .iter()
+        .flat_map(|message| message.parts())
+        .filter_map(Part::as_tool_call)
+        .map(|call| call.id.as_str())
+        .collect();
+    assert_eq!(calls.len(), calls.iter().collect::<BTreeSet<_>>().len(), "ids are unique");
+    let turns = history.iter().filter(|message| message.role() == Role::Assistant).count();
+    assert!(turns >= 100, "{turns} turns");
+    for dialect in [Dialect::Anthropic, Dialect::OpenAi, Dialect::Gemini] {
+        let mut request = steadfast::ChatRequest::new(history.clone());
+        let mut rules = TranscriptRules::for_dialect(dialect);
+        (rules.tools_declared, rules.window) = (false, None);
+        let repairs = repair(&mut request, &rules);
+        assert!(repairs.is_empty(), "{dialect}: {repairs:?}");
+    }
+
+    // The log has one transition a turn, and each turn of a run once.
+    let log = fs::read_to_string(work.join(".agent/agent.log")).unwrap();
+    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in log.lines().filter(|line| line.contains(" agent: ") && line.contains("transition=")) {
+        let transition = line.split("transition=\"").nth(1).unwrap().split('"').next().unwrap();
+        *ends.entry(transition).or_default() += 1;
+    }
+    println!("{ends:?} after {} requests", world.asked());
+    assert_eq!(ends["completed"], prompts.len(), "{ends:?}");
+    assert!(ends["next_turn"] >= 75, "{ends:?}");
+    assert!(ends.contains_key("output_continued"), "{ends:?}");
+    let unseen = ["model_error", "prompt_too_long", "most_turns", "limit_blocked"];
+    assert!(unseen.iter().all(|name| !ends.contains_key(name)), "{ends:?}\n{}", world.output());
+}
