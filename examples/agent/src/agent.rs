@@ -47,9 +47,9 @@ pub(crate) struct Settings {
 }
 
 /// What the user, or the agent itself, says to it.
-pub(crate) struct Said {
+pub(crate) struct UserMessage {
     text: String,
-    /// The same whenever it is said again.
+    /// The same whenever it is sent again.
     key: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Said {
 pub(crate) enum Outcome {
     /// An answer.
     Reply(Box<SessionReply>),
-    /// A fixed text in its place; said again with its key, it goes on where it was.
+    /// A fixed text in its place; sent again with its key, it goes on where it was.
     Failed(String),
     /// Its user has aborted it.
     Aborted,
@@ -65,7 +65,7 @@ pub(crate) enum Outcome {
 
 /// A running agent.
 pub(crate) struct Agent {
-    actors: Actors<Said>,
+    actors: Actors<UserMessage>,
     thread: ThreadKey,
     waiting: Waiting,
     sessions: SessionStore,
@@ -136,14 +136,14 @@ impl Agent {
 
     /// Says something, and waits for what comes of it.
     pub(crate) async fn ask(&self, text: &str, key: Option<String>) -> Result<Outcome, Failure> {
-        let said = Said { text: text.to_owned(), key };
-        ask(&self.actors, &self.thread, &self.waiting, said).await
+        let message = UserMessage { text: text.to_owned(), key };
+        ask(&self.actors, &self.thread, &self.waiting, message).await
     }
 
     /// Says something while it works: it is heard before the next turn.
     pub(crate) fn steer(&self, text: &str) {
-        let said = Said { text: text.to_owned(), key: None };
-        if let Err(error) = self.actors.steer(self.thread.clone(), said) {
+        let message = UserMessage { text: text.to_owned(), key: None };
+        if let Err(error) = self.actors.steer(self.thread.clone(), message) {
             tracing::warn!(target: "agent", %error, "nothing more is heard");
         }
     }
@@ -205,19 +205,18 @@ fn with_helpers(tools: ToolService, helpers: Helpers) -> ToolService {
 async fn answer(
     history: SessionLayer,
     turns: TurnLoop,
-    prompt: Prompt<Said>,
+    prompt: Prompt<UserMessage>,
 ) -> Result<SessionReply, Failure> {
     let Prompt { input, thread, steering, context, .. } = prompt;
-    let request = ChatRequest::user(input.text)
-        .with_tools(declarations(false))
-        .with_context(context);
+    let request =
+        ChatRequest::user(input.text).with_tools(declarations(false)).with_context(context);
     let mut prompt = SessionPrompt::new(thread.thread(), request);
     prompt.key = input.key.map(Into::into);
     let steering = Arc::new(steering);
     let agent = service_fn(move |run: SessionRun| {
         let (turns, steering) = (turns.clone(), steering.clone());
         async move {
-            let heard = || steering.try_next().map(|said| said.text);
+            let heard = || steering.try_next().map(|message| message.text);
             let SessionRun { request, turns: kept, .. } = run;
             turns.run(Run { request, turns: Some(kept), heard: &heard }).await
         }
@@ -244,16 +243,16 @@ fn sink(
 }
 
 async fn ask(
-    actors: &Actors<Said>,
+    actors: &Actors<UserMessage>,
     thread: &ThreadKey,
     waiting: &Waiting,
-    said: Said,
+    message: UserMessage,
 ) -> Result<Outcome, Failure> {
     let (sender, outcome) = oneshot::channel();
     {
         // Nobody can answer before somebody waits.
         let mut waiting = waiting.lock();
-        let id = actors.send(thread.clone(), said).map_err(|error| {
+        let id = actors.send(thread.clone(), message).map_err(|error| {
             Failure::refused(Reason::Budget, error.to_string()).with_fault(FaultSide::Local)
         })?;
         waiting.insert(id, sender);
@@ -262,7 +261,12 @@ async fn ask(
 }
 
 /// Announcements are made by a turn of the conversation.
-fn announces_by(parent: &Parent, actors: &Actors<Said>, thread: &ThreadKey, waiting: &Waiting) {
+fn announces_by(
+    parent: &Parent,
+    actors: &Actors<UserMessage>,
+    thread: &ThreadKey,
+    waiting: &Waiting,
+) {
     let (actors, thread, waiting) = (actors.clone(), thread.clone(), waiting.clone());
     let service = service_fn(move |turn: ParentTurn| {
         let (actors, thread, waiting) = (actors.clone(), thread.clone(), waiting.clone());
@@ -272,7 +276,7 @@ fn announces_by(parent: &Parent, actors: &Actors<Said>, thread: &ThreadKey, wait
                 "[Not from the user.] Say this to the user, in a sentence or two of your own:\n\n{}",
                 texts.join("\n\n")
             );
-            match ask(&actors, &thread, &waiting, Said { text, key: None }).await? {
+            match ask(&actors, &thread, &waiting, UserMessage { text, key: None }).await? {
                 Outcome::Reply(_) => Ok(()),
                 Outcome::Failed(text) => Err(Failure::new(Reason::Unknown, text)),
                 Outcome::Aborted => Err(Failure::new(Reason::Cancelled, "the turn was aborted")),

@@ -46,7 +46,8 @@ impl Parent {
 
     async fn announce(self, turn: ParentTurn) -> Result<(), Failure> {
         let parent = self.0.lock().clone();
-        let parent = parent.ok_or_else(|| Failure::refused(Reason::Unknown, "there is no agent"))?;
+        let parent =
+            parent.ok_or_else(|| Failure::refused(Reason::Unknown, "there is no agent"))?;
         parent.oneshot(turn).await
     }
 }
@@ -74,7 +75,8 @@ impl Announcing {
         let channel = Channel { room: room.map(Room::new).transpose()?, screen };
         let once = ServiceBuilder::new().layer(SendOnceLayer::new(ledger.clone())).service(channel);
         // The room takes the key, so what may have been sent is sent again.
-        let letters = LetterQueuePolicy { resend_unclear: has_room, ..LetterQueuePolicy::default() };
+        let letters =
+            LetterQueuePolicy { resend_unclear: has_room, ..LetterQueuePolicy::default() };
         let letters = DeadLetters::open(&folder, letters, ledger.clone(), once.clone()).await?;
         // A provider that is back: whatever held up the agent's turns may be over.
         letters.drain_when(health.watch(), |health| health.degraded().next().is_none());
@@ -87,12 +89,11 @@ impl Announcing {
         } else {
             let degraded = health.degraded();
             let parent = service_fn(move |turn: ParentTurn| parent.clone().announce(turn));
-            let parent = ServiceBuilder::new().layer(BatchLayer::new(ledger.clone())).service(parent);
+            let parent =
+                ServiceBuilder::new().layer(BatchLayer::new(ledger.clone())).service(parent);
             let route = RouteFallbackLayer::new(parent, ledger.clone())
                 .skip_parent_when(move || !degraded.is_empty());
-            BoxCloneSyncService::new(
-                ServiceBuilder::new().layer(kept).layer(route).service(direct),
-            )
+            BoxCloneSyncService::new(ServiceBuilder::new().layer(kept).layer(route).service(direct))
         };
         Ok(Self { delivery, letters, ledger })
     }

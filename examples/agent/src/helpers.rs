@@ -8,6 +8,7 @@ use steadfast::{
     deliver::Announcement,
     supervise::{AgentRun, RunId, RunRegistry, WatchdogLayer},
 };
+use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 
@@ -32,11 +33,11 @@ pub(crate) struct Helpers {
 }
 
 /// What a helper is to do.
-#[derive(Clone)]
 struct Task {
     text: String,
-    /// The result is announced; else its caller waits for it.
-    is_announced: bool,
+    /// The result is announced, and this learns that it has been promised: the run is in the registry, so that after a crash there is
+    /// a notice. Else its caller waits for it.
+    promised: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +57,8 @@ impl Helpers {
     pub(crate) fn new(turns: TurnLoop, runs: RunRegistry, announcing: Announcing) -> Self {
         let limits = Limits { most_turns: STEPS.get(), token_budget: None, check: None };
         let turns = TurnLoop { limits, ..turns };
-        let help = service_fn(move |run: AgentRun<Task>| help(turns.clone(), announcing.clone(), run));
+        let help =
+            service_fn(move |run: AgentRun<Task>| help(turns.clone(), announcing.clone(), run));
         let watched = WatchdogLayer::default().with_registry(runs).layer(help);
         Self {
             watched: BoxCloneSyncService::new(watched),
@@ -76,18 +78,25 @@ impl Helpers {
             }
         };
         let session = request.context().session().unwrap_or_default().to_owned();
-        let run = AgentRun::new(Task { text: task, is_announced: background })
+        let (sender, registered) = oneshot::channel();
+        let run = AgentRun::new(Task { text: task, promised: background.then_some(sender) })
             .with_context(request.context().clone())
             .with_max_steps(Some(STEPS));
         if background {
-            self.in_background(call, session, run)
+            self.in_background(call, session, run, registered).await
         } else {
             self.waited_for(call, run).await
         }
     }
 
     /// The user hears of it later: its deadline is its own, not that of the prompt that it comes from.
-    fn in_background(&self, call: &ToolCall, session: String, mut run: AgentRun<Task>) -> ToolResult {
+    async fn in_background(
+        &self,
+        call: &ToolCall,
+        session: String,
+        mut run: AgentRun<Task>,
+        registered: oneshot::Receiver<()>,
+    ) -> ToolResult {
         run.context.deadline = None;
         let (run, stopped) = (run.with_destination(session), self.stopped.clone());
         let watched = self.watched.clone();
@@ -99,7 +108,13 @@ impl Helpers {
                 () = stopped.cancelled() => {}
             }
         });
-        ToolResult::of(call, text)
+        match registered.await {
+            Ok(()) => ToolResult::of(call, text),
+            Err(_) => {
+                let text = "The helper could not be started.";
+                ToolResult::failed(call, ToolFailureKind::Failed, text)
+            }
+        }
     }
 
     async fn waited_for(&self, call: &ToolCall, run: AgentRun<Task>) -> ToolResult {
@@ -133,14 +148,19 @@ impl Helpers {
 }
 
 /// One helper: a conversation of its own, in memory. The result is delivered, or kept for delivery, before the run counts as completed.
-async fn help(turns: TurnLoop, announcing: Announcing, run: AgentRun<Task>) -> Result<String, Failure> {
+async fn help(
+    turns: TurnLoop,
+    announcing: Announcing,
+    mut run: AgentRun<Task>,
+) -> Result<String, Failure> {
     let key = result_key(run.id());
+    let promised = run.input.promised.take().map(|promised| promised.send(()));
     let context = run.context.clone().with_agent(HELPER).with_task(run.id().as_str());
     let messages = vec![Message::system(INSTRUCTIONS), Message::user(run.input.text.as_str())];
     let request = ChatRequest::new(messages).with_tools(declarations(true)).with_context(context);
     let done = turns.run(Run { request, turns: None, heard: &|| None }).await?;
     let text = done.messages.last().map(Message::text).unwrap_or_default();
-    if run.input.is_announced {
+    if promised.is_some() {
         let session = run.destination().unwrap_or_default();
         let result = format!("The helper has finished. {text}");
         let announcement = Announcement::new(key, session, result).with_session(session);

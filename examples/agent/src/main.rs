@@ -9,7 +9,7 @@
 //! Stack               deadline, guard, resume, failover, compaction, retry, breaker .. client
 //! ```
 //!
-//! * `cargo run -p example-agent` runs the [`scenario`]: a book is written while its providers, its chat room and its own process
+//! * `cargo run -p example-agent` runs the [`scenario`]: a novel is written while its providers, its chat room and its own process
 //!   fail. It ends with an error if anything else happens than it prints.
 //! * `cargo run -p example-agent -- --chat` is for you: with `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `GEMINI_API_KEY` a real model
 //!   works in the current folder; without any a simulated one. Ctrl-C drops what it works on; what you type meanwhile is heard before
@@ -126,7 +126,9 @@ async fn main() -> Result<(), BoxError> {
     }
     agent.stop(END).await;
     if letters > 0 {
-        screen.aside(format_args!("{letters} announcements wait, and are delivered with the next start"));
+        screen.aside(format_args!(
+            "{letters} announcements wait, and are delivered with the next start"
+        ));
     }
     ended
 }
@@ -157,7 +159,12 @@ fn settings(options: &Options) -> Result<Settings, BoxError> {
 }
 
 /// One prompt, and Ctrl-C.
-async fn one(agent: &Agent, screen: &Screen, text: &str, key: Option<String>) -> Result<(), BoxError> {
+async fn one(
+    agent: &Agent,
+    screen: &Screen,
+    text: &str,
+    key: Option<String>,
+) -> Result<(), BoxError> {
     match ask(agent, screen, text, key).await? {
         Outcome::Reply(_) => Ok(()),
         Outcome::Failed(text) => Err(text.into()),
@@ -165,7 +172,12 @@ async fn one(agent: &Agent, screen: &Screen, text: &str, key: Option<String>) ->
     }
 }
 
-async fn ask(agent: &Agent, screen: &Screen, text: &str, key: Option<String>) -> Result<Outcome, BoxError> {
+async fn ask(
+    agent: &Agent,
+    screen: &Screen,
+    text: &str,
+    key: Option<String>,
+) -> Result<Outcome, BoxError> {
     let asked = agent.ask(text, key);
     let mut asked = std::pin::pin!(asked);
     let outcome = loop {

@@ -1,4 +1,4 @@
-//! A book is written, while the providers, the chat room and the process itself fail.
+//! A novel is written, while the providers, the chat room and the process itself fail.
 
 use std::{
     collections::BTreeMap,
@@ -48,7 +48,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
 
 /// A 529, a stream that breaks, a connection that is reset: the chapter is written.
 async fn failures_that_nobody_sees(world: &World, agent: &Agent) -> Result<(), BoxError> {
-    world.scene("a provider that is overloaded, resets connections and breaks streams");
+    world.part("a provider that is overloaded, resets connections and breaks streams");
     let rule = |n, fault| PlanRule::new(fault).nth(n);
     let plan = FaultPlan::none()
         .rule(rule(1, Fault::Error(ErrorKind::Overloaded)))
@@ -56,15 +56,15 @@ async fn failures_that_nobody_sees(world: &World, agent: &Agent) -> Result<(), B
         .rule(rule(7, Fault::break_after(4, How::Reset)));
     world.models.misbehave(plan);
     world.say(agent, "Begin the book.").await?;
-    let said = world.say(agent, "Write chapter 1.").await?;
-    check(said.contains("Chapter 1 is written, in 122 words"), &said)?;
+    let reply = world.say(agent, "Write chapter 1.").await?;
+    check(reply.contains("Chapter 1 is written, in 122 words"), &reply)?;
     world.has_chapters(1)?;
     check(world.models.asked() > 8, "some were asked twice")
 }
 
 /// Answers that stop at their limit, in the middle of a file: the file is whole.
 async fn answers_that_are_cut(world: &World, agent: &Agent) -> Result<(), BoxError> {
-    world.scene("answers that are cut off in the middle of a file");
+    world.part("answers that are cut off in the middle of a file");
     world.models.misbehave(FaultPlan::none().rule(PlanRule::new(Fault::OutputLimit(40)).nth(1)));
     world.say(agent, "Write chapter 2.").await?;
     world.has_chapters(2)?;
@@ -73,20 +73,20 @@ async fn answers_that_are_cut(world: &World, agent: &Agent) -> Result<(), BoxErr
 
 /// A sub-agent that the agent waits for.
 async fn a_helper(world: &World, agent: &Agent) -> Result<(), BoxError> {
-    world.scene("a helper, which only reads");
-    let said = world.say(agent, "Ask a helper how long the book is.").await?;
-    check(said.contains("The book has 2 chapters."), &said)
+    world.part("a helper, which only reads");
+    let reply = world.say(agent, "Ask a helper how long the book is.").await?;
+    check(reply.contains("The book has 2 chapters."), &reply)
 }
 
 /// A helper in the background; the room is down, and the process ends: the room has the result once.
 async fn a_result_that_nobody_takes(world: &World) -> Result<(), BoxError> {
-    world.scene("a result for a chat room that is down, and an agent that ends meanwhile");
+    world.part("a result for a chat room that is down, and an agent that ends meanwhile");
     world.room.lock().is_down = true;
     let with_room = |settings: &mut Settings| settings.room = Some(world.room_uri.clone());
     let agent = world.agent(with_room).await?;
     let ask = "Ask a helper, in the background, how long the book is.";
-    let said = world.say(&agent, ask).await?;
-    check(said.contains("works on it as"), &said)?;
+    let reply = world.say(&agent, ask).await?;
+    check(reply.contains("works on it as"), &reply)?;
     while world.room.lock().refused == 0 {
         sleep(Duration::from_millis(10)).await;
     }
@@ -101,12 +101,16 @@ async fn a_result_that_nobody_takes(world: &World) -> Result<(), BoxError> {
     let taken = world.room.lock().taken.clone();
     println!("  the room has: {taken:?}");
     let text = "The book has 2 chapters.";
-    check(taken.len() == 1 && taken.values().all(|(text_of, times)| text_of.contains(text) && *times == 1), "once")
+    check(
+        taken.len() == 1
+            && taken.values().all(|(text_of, times)| text_of.contains(text) && *times == 1),
+        "once",
+    )
 }
 
 /// A check that fails until the agent has done something about it.
 async fn work_that_is_checked(world: &World) -> Result<(), BoxError> {
-    world.scene("work that has to pass a check");
+    world.part("work that has to pass a check");
     let commands = CommandPolicy { dir: Some(world.folder.0.clone()), ..CommandPolicy::default() };
     let runner = CommandRunner::new(commands)?;
     let agent = world.agent(|settings| {
@@ -122,7 +126,7 @@ async fn work_that_is_checked(world: &World) -> Result<(), BoxError> {
 
 /// A prompt that is worth more than the model thinks.
 async fn a_token_budget(world: &World) -> Result<(), BoxError> {
-    world.scene("a token budget: the model goes on until it has nothing more to say");
+    world.part("a token budget: the model goes on until it has nothing more to say");
     let agent = world.agent(|settings| settings.limits.token_budget = Some(100_000)).await?;
     world.say(&agent, "What can you do?").await?;
     agent.stop(Duration::from_secs(5)).await;
@@ -183,7 +187,7 @@ impl World {
         Agent::start(settings, self.models.stack(&self.screen)?, self.screen.clone()).await
     }
 
-    fn scene(&self, what: &str) {
+    fn part(&self, what: &str) {
         self.models.misbehave(FaultPlan::none());
         self.screen.line(format_args!("\n{what}"));
     }

@@ -100,7 +100,8 @@ impl TurnLoop {
             };
             if !next.goes_on() {
                 if next == Transition::MostTurns {
-                    let text = format!("I stop here, after {} turns. Tell me to go on.", log.ended());
+                    let text =
+                        format!("I stop here, after {} turns. Tell me to go on.", log.ended());
                     self.screen.text(&text);
                     turn.push(Message::assistant(text));
                 }
@@ -147,7 +148,11 @@ impl TurnLoop {
     }
 
     /// The results of the calls, in their order. One after the other: they may be about the same files.
-    async fn run_tools(&self, request: &ChatRequest, calls: Vec<ToolCall>) -> Result<Message, Failure> {
+    async fn run_tools(
+        &self,
+        request: &ChatRequest,
+        calls: Vec<ToolCall>,
+    ) -> Result<Message, Failure> {
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
             let shown = shorten(&call.arguments, 100);
@@ -173,7 +178,8 @@ impl TurnLoop {
         match runner.run(Script::new(command.as_str())).await {
             Ok(done) if done.end == CommandEnd::Exited(0) => (Check::Passed, String::new()),
             Ok(done) => {
-                let found = format!("The check `{command}` fails. Make it pass.\n\n{}", done.output);
+                let found =
+                    format!("The check `{command}` fails. Make it pass.\n\n{}", done.output);
                 (Check::Failed, found)
             }
             Err(error) => (Check::Broken, error.to_string()),

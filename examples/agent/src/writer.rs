@@ -1,4 +1,4 @@
-//! The simulated model: it writes a book, as a model with these tools would.
+//! The simulated model: it writes a novel, as a model with these tools would.
 //!
 //! It has no memory. What it answers follows from the prompt and from the results that came since, so it goes on where an agent was
 //! killed, as a real one does.
@@ -69,8 +69,8 @@ impl<'a> Prompt<'a> {
 /// The chapter that everybody can check.
 pub(crate) fn chapter(number: u32) -> String {
     const WORDS: [&str; 16] = [
-        "the", "river", "was", "older", "than", "its", "bridge", "and", "knew", "every", "stone", "by",
-        "name", "before", "rain", "came",
+        "the", "river", "was", "older", "than", "its", "bridge", "and", "knew", "every", "stone",
+        "by", "name", "before", "rain", "came",
     ];
     let mut text = format!("Chapter {number}\n\n");
     let mut at = number as usize;
@@ -101,7 +101,7 @@ fn next(number: u32) -> String {
     format!("<!-- chapter {number} -->")
 }
 
-fn call(text: &str, tool: &str, arguments: Value) -> Answer {
+fn call(text: &str, tool: &str, arguments: &Value) -> Answer {
     Answer::text(text).then_tool_call(tool, arguments.to_string())
 }
 
@@ -110,7 +110,7 @@ fn begin(results: &[String]) -> Answer {
         [] => call(
             "I begin with the index.",
             "write_file",
-            json!({"path": "index.md", "content": index(0)}),
+            &json!({"path": "index.md", "content": index(0)}),
         ),
         _ => Answer::text("The book has an index, and nothing in it yet."),
     }
@@ -122,21 +122,21 @@ fn write(number: u32, results: &[String]) -> Answer {
         [] => call(
             "I write the chapter first.",
             "write_file",
-            json!({"path": path, "content": chapter(number)}),
+            &json!({"path": path, "content": chapter(number)}),
         ),
         [_] => call(
             "Then I count its words.",
             "run_command",
-            json!({"command": format!("wc -w < {path}")}),
+            &json!({"command": format!("wc -w < {path}")}),
         ),
         [_, _] => {
             let (old, new) = (next(number), format!("{}{}", entry(number), next(number + 1)));
             let arguments = json!({"path": "index.md", "old_string": old, "new_string": new});
-            call("It goes into the index.", "edit_file", arguments)
+            call("It goes into the index.", "edit_file", &arguments)
         }
         // It was changed before an earlier process was killed.
         [_, _, edited] if edited.contains("occurs 0 times") => {
-            call("It may be there already.", "read_file", json!({"path": "index.md"}))
+            call("It may be there already.", "read_file", &json!({"path": "index.md"}))
         }
         [_, words, rest @ ..] => {
             let is_there = match rest {
@@ -145,7 +145,9 @@ fn write(number: u32, results: &[String]) -> Answer {
             };
             let words = words.trim();
             Answer::text(match is_there {
-                true => format!("Chapter {number} is written, in {words} words, and the index has it."),
+                true => {
+                    format!("Chapter {number} is written, in {words} words, and the index has it.")
+                }
                 false => format!("Chapter {number} is written, but the index has no place for it."),
             })
         }
@@ -157,7 +159,7 @@ fn ask_helper(results: &[String], background: bool) -> Answer {
         [] => call(
             "A helper can find that out.",
             "delegate",
-            json!({"task": "How many chapters are in the folder `chapters`?", "background": background}),
+            &json!({"task": "How many chapters are in the folder `chapters`?", "background": background}),
         ),
         [result, ..] if background => Answer::text(result.as_str()),
         [result, ..] => Answer::text(format!("The helper says: {result}")),
@@ -167,7 +169,7 @@ fn ask_helper(results: &[String], background: bool) -> Answer {
 /// A helper's answers.
 fn help(results: &[String]) -> Answer {
     match results {
-        [] => call("I count them.", "list_files", json!({"path": "chapters"})),
+        [] => call("I count them.", "list_files", &json!({"path": "chapters"})),
         [files, ..] => {
             let chapters = files.lines().filter(|file| file.ends_with(".txt")).count();
             Answer::text(format!("The book has {chapters} chapters."))
@@ -178,7 +180,7 @@ fn help(results: &[String]) -> Answer {
 /// What a failed check asks for.
 fn fix(results: &[String]) -> Answer {
     match results {
-        [] => call("I mark it as checked.", "run_command", json!({"command": "touch checked"})),
+        [] => call("I mark it as checked.", "run_command", &json!({"command": "touch checked"})),
         _ => Answer::text("Now it is checked."),
     }
 }
@@ -189,7 +191,7 @@ fn conversation(body: &Value) -> Option<(Prompt<'_>, Vec<String>)> {
     let mut results = Vec::new();
     for message in body["messages"].as_array()? {
         if message["role"] == "tool" {
-            results.push(text(&message["content"]));
+            results.push(joined(&message["content"]));
         }
         if message["role"] != "user" {
             continue;
@@ -198,10 +200,10 @@ fn conversation(body: &Value) -> Option<(Prompt<'_>, Vec<String>)> {
         let blocks = content.as_array().map_or(std::slice::from_ref(content), Vec::as_slice);
         for block in blocks {
             if block["type"] == "tool_result" {
-                results.push(text(&block["content"]));
+                results.push(joined(&block["content"]));
             }
-            let said = block.as_str().or_else(|| block["text"].as_str());
-            if let Some(wanted) = said.and_then(Prompt::of) {
+            let text = block.as_str().or_else(|| block["text"].as_str());
+            if let Some(wanted) = text.and_then(Prompt::of) {
                 prompt = Some(wanted);
                 results.clear();
             }
@@ -211,7 +213,7 @@ fn conversation(body: &Value) -> Option<(Prompt<'_>, Vec<String>)> {
 }
 
 /// A text, whether it is one or a list of parts.
-fn text(content: &Value) -> String {
+fn joined(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),

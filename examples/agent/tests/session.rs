@@ -3,22 +3,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    env,
     fs::{self, File},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
+use axum::{
+    Router,
+    http::{HeaderMap, StatusCode},
+    routing::post,
+};
+use parking_lot::Mutex;
 use steadfast::{
-    Dialect, Part, Role,
+    ChatRequest, Dialect, Message, Part, Role,
     session::{SessionScope, SessionStore},
-    sim::{
-        ContinuationMode, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider,
-        SimServer,
-    },
+    sim::{ContinuationMode, ErrorKind, Fault, FaultPlan, How, PlanRule, SimProvider, SimServer},
     transcript::{TranscriptRules, repair},
 };
-use tokio::time::sleep;
+use tokio::{net::TcpListener, time::sleep};
 
 #[path = "../src/writer.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the model of the example")]
@@ -60,6 +65,33 @@ struct World {
 }
 
 impl World {
+    async fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            anthropic: provider(Dialect::Anthropic).await,
+            openai: provider(Dialect::OpenAi).await,
+        }
+    }
+
+    /// A file of prompts.
+    fn script(&self, prompts: &[String]) -> PathBuf {
+        let script = self.folder.path().join("book.txt");
+        fs::write(&script, prompts.join("\n")).unwrap();
+        script
+    }
+
+    fn work(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// The history, as the next process reads it.
+    fn history(&self) -> Vec<Message> {
+        let sessions = SessionStore::new(self.work().join(".agent/sessions"));
+        let checks = sessions.verify().unwrap();
+        assert!(checks.iter().all(|check| check.is_ok()), "{checks:?}");
+        sessions.show(&SessionScope::thread("main")).unwrap().history
+    }
+
     fn asked(&self) -> usize {
         self.anthropic.provider().journal().len() + self.openai.provider().journal().len()
     }
@@ -102,17 +134,12 @@ async fn ended(child: &mut Child) -> ExitStatus {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_turns_and_two_kills() {
-    let world = World {
-        folder: tempfile::tempdir().unwrap(),
-        anthropic: provider(Dialect::Anthropic).await,
-        openai: provider(Dialect::OpenAi).await,
-    };
+    let world = World::new().await;
     world.anthropic.provider().set_faults(misbehaviour());
-    let script = world.folder.path().join("book.txt");
     let prompts: Vec<String> = std::iter::once("Begin the book.".to_owned())
         .chain((1..=CHAPTERS).map(|number| format!("Write chapter {number}.")))
         .collect();
-    fs::write(&script, prompts.join("\n")).unwrap();
+    let script = world.script(&prompts);
 
     // Killed while a model answers or a tool runs: whatever it is at that moment.
     for kill_at in [37, 80] {
@@ -128,22 +155,19 @@ async fn a_hundred_turns_and_two_kills() {
     assert!(status.success(), "{}", world.output());
 
     // The work is done, and the files are right.
-    let work = world.folder.path().join("work");
+    let work = world.work();
     for number in 1..=CHAPTERS {
         let text = fs::read_to_string(work.join(writer::path(number))).unwrap();
         assert_eq!(text, writer::chapter(number));
     }
     assert_eq!(fs::read_to_string(work.join("index.md")).unwrap(), writer::index(CHAPTERS));
-    let mut left: Vec<_> = fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut left: Vec<_> =
+        fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, [".agent", "chapters", "index.md"]);
 
     // No turn is lost, none is there twice, and the history is one that every provider takes.
-    let sessions = SessionStore::new(work.join(".agent/sessions"));
-    let checks = sessions.verify().unwrap();
-    assert!(checks.iter().all(|check| check.is_ok()), "{checks:?}");
-    let transcript = sessions.show(&SessionScope::from("main")).unwrap();
-    let history = transcript.history;
+    let history = world.history();
     let asked: Vec<String> = history
         .iter()
         .filter(|message| message.role() == Role::User)
@@ -160,7 +184,9 @@ async fn a_hundred_turns_and_two_kills() {
     let turns = history.iter().filter(|message| message.role() == Role::Assistant).count();
     assert!(turns >= 100, "{turns} turns");
     for dialect in [Dialect::Anthropic, Dialect::OpenAi, Dialect::Gemini] {
-        let mut request = steadfast::ChatRequest::new(history.clone());
+        // With the next prompt, as it would be sent.
+        let next = history.iter().cloned().chain([Message::user("And now?")]).collect::<Vec<_>>();
+        let mut request = ChatRequest::new(next);
         let mut rules = TranscriptRules::for_dialect(dialect);
         (rules.tools_declared, rules.window) = (false, None);
         let repairs = repair(&mut request, &rules);
@@ -170,7 +196,8 @@ async fn a_hundred_turns_and_two_kills() {
     // The log has one transition a turn, and each turn of a run once.
     let log = fs::read_to_string(work.join(".agent/agent.log")).unwrap();
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
-    for line in log.lines().filter(|line| line.contains(" agent: ") && line.contains("transition=")) {
+    for line in log.lines().filter(|line| line.contains(" agent: ") && line.contains("transition="))
+    {
         let transition = line.split("transition=\"").nth(1).unwrap().split('"').next().unwrap();
         *ends.entry(transition).or_default() += 1;
     }
@@ -180,4 +207,87 @@ async fn a_hundred_turns_and_two_kills() {
     assert!(ends.contains_key("output_continued"), "{ends:?}");
     let unseen = ["model_error", "prompt_too_long", "most_turns", "limit_blocked"];
     assert!(unseen.iter().all(|name| !ends.contains_key(name)), "{ends:?}\n{}", world.output());
+}
+
+/// A chat room: what was posted there, by key.
+#[derive(Default)]
+struct Room {
+    posts: usize,
+    taken: BTreeMap<String, usize>,
+}
+
+impl Room {
+    /// One that takes every other post.
+    async fn flapping() -> (Arc<Mutex<Self>>, String) {
+        let room = Arc::new(Mutex::new(Self::default()));
+        let shared = room.clone();
+        let take = move |headers: HeaderMap| async move {
+            let mut room = shared.lock();
+            room.posts += 1;
+            if room.posts % 2 == 1 {
+                return StatusCode::SERVICE_UNAVAILABLE;
+            }
+            let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+            *room.taken.entry(key).or_default() += 1;
+            StatusCode::OK
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let router = Router::new().route("/", post(take));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        (room, url)
+    }
+}
+
+/// Whoever was promised a result has it, or a notice that there will be none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_promise_of_a_result_is_kept_through_kills() {
+    let kills = env::var("STEADFAST_KILLS").map_or(4, |kills| kills.parse().unwrap());
+    let world = World::new().await;
+    let (room, url) = Room::flapping().await;
+    let ask = |number| format!("Ask a helper, in the background, how long the book is. ({number})");
+    let prompts: Vec<String> = ["Begin the book.".to_owned(), "Write chapter 1.".to_owned()]
+        .into_iter()
+        .chain((0..2 + kills).map(ask))
+        .collect();
+    let script = world.script(&prompts);
+
+    // Later and later, from the start of the process to the end of its work.
+    for kill in 0..kills {
+        let mut agent = world.start(&script, &["--announce", &url]);
+        sleep(Duration::from_millis(60 + 97 * (kill as u64 % 12))).await;
+        agent.kill().unwrap();
+        ended(&mut agent).await;
+    }
+    // The second start delivers what the first one could only keep.
+    for _ in 0..2 {
+        let status = ended(&mut world.start(&script, &["--announce", &url])).await;
+        assert!(status.success(), "{}", world.output());
+    }
+
+    let promised: Vec<String> = world
+        .history()
+        .iter()
+        .flat_map(|message| message.parts().to_vec())
+        .filter_map(|part| Some(part.as_tool_result()?.content.first()?.as_text()?.to_owned()))
+        .filter_map(|text| {
+            Some(text.split("works on it as ").nth(1)?.split('.').next()?.to_owned())
+        })
+        .collect();
+    assert_eq!(promised.len(), 2 + kills, "{}", world.output());
+    let taken = room.lock().taken.clone();
+    let (mut results, mut notices, mut both) = (0, 0, 0);
+    for run in &promised {
+        let result = taken.contains_key(&format!("result:{run}"));
+        let notice = taken.contains_key(&format!("run-notice:{run}"));
+        assert!(result || notice, "nobody heard of {run}: {taken:?}\n{}", world.output());
+        results += usize::from(result);
+        notices += usize::from(notice);
+        both += usize::from(result && notice);
+    }
+    println!("{results} results, {notices} notices, {both} of them for one run; {taken:?}");
+    assert!(results >= 2, "those that nobody interrupted");
+    // A post that nobody recorded is made again with its key, which the room knows.
+    assert!(taken.values().sum::<usize>() <= taken.len() + kills, "{taken:?}");
+    assert!(both <= kills);
 }
