@@ -1,28 +1,43 @@
 //! What is traced, by its stable names.
 
-use std::{error::Error, fmt::Write as _, time::Duration};
+use std::{error::Error, time::Duration};
 
 use steadfast_core::{redact, time::millis};
 use steadfast_store::{FileRepair, StoreError};
 use tracing::{Level, event};
 
-use crate::{NoticeKind, NoticeVia, RunId, RunState, ThreadKey, panic::Panicked};
+use crate::{
+    NoticeKind, NoticeVia, RunId, RunState, ThreadKey,
+    panic::{Panicked, caught},
+};
 
 /// Links of a `source()` chain that are written: more than any honest chain has, since a chain can be a cycle.
 const LINKS: usize = 32;
 
-/// An error with all its sources, the outermost first, secrets masked.
+/// An error with all its sources, the outermost first, secrets masked. Somebody else's error may panic while it is asked: that is said in
+/// its place.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = redact(&error.to_string()).into_string();
-    let mut cause = error.source();
-    for _ in 0..LINKS {
-        let Some(error) = cause else { return text };
-        // Writing to a string does not fail.
-        let _ = write!(text, " <- {}", redact(&error.to_string()));
-        cause = error.source();
+    let mut chain = String::new();
+    let mut next = Some(error);
+    for _ in 0..=LINKS {
+        let Some(error) = next else { return chain };
+        if !chain.is_empty() {
+            chain.push_str(" <- ");
+        }
+        match caught(|| (redact(&error.to_string()).into_string(), error.source())) {
+            Ok((text, source)) => {
+                chain.push_str(&text);
+                next = source;
+            }
+            Err(panicked) => {
+                chain.push_str("an error that can not be displayed, ");
+                chain.push_str(&panicked.to_string());
+                return chain;
+            }
+        }
     }
-    text.push_str(" <- ...");
-    text
+    chain.push_str(" <- ...");
+    chain
 }
 
 pub(crate) fn watchdog_timeout(

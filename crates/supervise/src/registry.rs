@@ -57,7 +57,8 @@ struct Shared {
     is_durable: bool,
     runtime: Option<Handle>,
     sink: OnceLock<BoxedSink>,
-    ended: Notify,
+    /// A run has ended, or a notice was sent or could not be.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +114,13 @@ pub struct RegistrySnapshot {
     pub counts: RunCounts,
 }
 
+impl State {
+    /// No run of this process runs, and no notice is being sent or will be without a sweep.
+    fn is_idle(&self) -> bool {
+        self.runs.own_running() == 0 && !self.runs.has_notices_to_send()
+    }
+}
+
 impl RunRegistry {
     /// A registry that does not outlive the process.
     pub fn in_memory() -> Self {
@@ -126,7 +134,7 @@ impl RunRegistry {
             disk: Mutex::new(disk),
             runtime,
             sink: OnceLock::new(),
-            ended: Notify::new(),
+            changed: Notify::new(),
         }))
     }
 
@@ -225,20 +233,21 @@ impl RunRegistry {
         self.0.state.lock().is_stopping = true;
     }
 
-    /// Stops, waits for the runs up to `limit`, marks those that still run for the sweep of the next process, writes all that, and unlocks the
-    /// folder. How many were interrupted.
+    /// Stops, waits for the runs and for notices that are being sent up to `limit`, marks the runs that still run for the sweep of the next
+    /// process, writes all that, and unlocks the folder. How many runs were interrupted. A notice that was not sent in time is sent by the
+    /// next process.
     ///
     /// Dropped before, it has stopped the registry and nothing else; a further call does the rest.
     pub async fn close(&self, limit: Duration) -> usize {
         self.stop();
         let deadline = later(Instant::now(), limit);
         loop {
-            let mut ended = std::pin::pin!(self.0.ended.notified());
-            ended.as_mut().enable();
-            if self.0.state.lock().runs.own_running() == 0 {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.0.state.lock().is_idle() {
                 break;
             }
-            if tokio::time::timeout_at(deadline, ended).await.is_err() {
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
                 break;
             }
         }
@@ -321,7 +330,7 @@ impl RunRegistry {
         if let Some(dropped) = dropped {
             event::notice_dropped(&dropped);
         }
-        self.0.ended.notify_waiters();
+        self.0.changed.notify_waiters();
         self.0.after_change();
         ended
     }
@@ -336,7 +345,7 @@ impl RunRegistry {
             state.is_stopping
         };
         if is_stopping {
-            self.0.ended.notify_waiters();
+            self.0.changed.notify_waiters();
             self.0.after_change();
         } else {
             self.end(id, RunEnd::of(RunState::Cancelled), false);
@@ -363,7 +372,7 @@ impl RunRegistry {
                 }
             }
         }
-        self.0.send_notices();
+        self.0.send_notices(true);
         swept
     }
 }
@@ -378,7 +387,7 @@ impl Shared {
     fn after_change(self: &Arc<Self>) {
         match self.is_durable {
             true => self.write_soon(),
-            false => self.send_notices(),
+            false => self.send_notices(false),
         }
     }
 
@@ -429,7 +438,7 @@ impl Shared {
             };
             // Dropped, they wake those who wait: a run goes on whether it was written or not.
             drop(waiters);
-            self.send_notices();
+            self.send_notices(false);
             match written {
                 Ok(_) if report => event::registry_written(records.len()),
                 Ok(_) => {}
@@ -464,7 +473,8 @@ impl Shared {
         });
     }
 
-    fn send_notices(self: &Arc<Self>) {
+    /// `again`: those too that could not be sent before.
+    fn send_notices(self: &Arc<Self>, again: bool) {
         let Some(sink) = self.sink.get() else { return };
         let Some(runtime) = self.runtime.clone().or_else(|| Handle::try_current().ok()) else {
             return;
@@ -473,7 +483,7 @@ impl Shared {
             let mut state = self.state.lock();
             // A disk that fails keeps nobody from hearing of it.
             let only_written = self.is_durable && !state.is_unwritten;
-            state.runs.take_notices(only_written)
+            state.runs.take_notices(only_written, again)
         };
         for notice in notices {
             runtime.spawn(self.clone().send(sink.clone(), notice));
@@ -503,6 +513,7 @@ impl Shared {
             Err(error) => event::notice_failed(&id, kind, &error),
         }
         self.after_change();
+        self.changed.notify_waiters();
     }
 }
 

@@ -36,8 +36,18 @@ struct Entry {
     written: Option<u64>,
     /// That record, or one before it, has the terminal state.
     is_end_written: bool,
-    /// Its notice is being sent.
-    sending: bool,
+    /// Of use while its notice is pending.
+    attempt: NoticeAttempt,
+}
+
+/// What is to be done about a notice that nobody has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoticeAttempt {
+    /// It is sent once the end of its run is on disk.
+    Due,
+    Sending,
+    /// It could not be sent, or is of an earlier process: it is sent with the next sweep.
+    Later,
 }
 
 /// How old a run is, by a clock that does not jump.
@@ -74,7 +84,7 @@ impl Runs {
             handle: Some(handle),
             written: None,
             is_end_written: false,
-            sending: false,
+            attempt: NoticeAttempt::Due,
         };
         self.runs.insert(id, entry);
         true
@@ -92,7 +102,7 @@ impl Runs {
             age,
             handle: None,
             written: Some(ordinal),
-            sending: false,
+            attempt: NoticeAttempt::Later,
         };
         self.runs.insert(id, entry);
     }
@@ -122,6 +132,7 @@ impl Runs {
         record.reason = end.reason.map(Box::from);
         if announces && end.state.is_announced() {
             record.notice = NoticeState::Pending;
+            entry.attempt = NoticeAttempt::Due;
             self.pending += 1;
         }
         entry.handle = None;
@@ -178,19 +189,23 @@ impl Runs {
         ghosts
     }
 
-    /// The notices that are to be sent and are not being sent yet; they count as being sent now. `only_written`: those of runs whose end is
-    /// on disk.
-    pub(crate) fn take_notices(&mut self, only_written: bool) -> Vec<RunNotice> {
+    /// The notices that are due, which count as being sent now; `again`: those too that could not be sent before. `only_written`: those of
+    /// runs whose end is on disk.
+    pub(crate) fn take_notices(&mut self, only_written: bool, again: bool) -> Vec<RunNotice> {
         if self.pending == 0 {
             return Vec::new();
         }
-        let idle = self
-            .runs
-            .values_mut()
-            .filter(|entry| !entry.sending && (entry.is_end_written || !only_written));
+        let idle = self.runs.values_mut().filter(|entry| {
+            let is_due = match entry.attempt {
+                NoticeAttempt::Due => true,
+                NoticeAttempt::Sending => false,
+                NoticeAttempt::Later => again,
+            };
+            is_due && (entry.is_end_written || !only_written)
+        });
         let notices = idle.filter_map(|entry| {
             let notice = entry.record.notice()?;
-            entry.sending = true;
+            entry.attempt = NoticeAttempt::Sending;
             Some(notice)
         });
         notices.collect()
@@ -199,7 +214,7 @@ impl Runs {
     /// A notice was taken by somebody (`Some`), or could not be sent. Whether it was the first time.
     pub(crate) fn notified(&mut self, id: &RunId, via: Option<NoticeVia>) -> bool {
         let Some(entry) = self.runs.get_mut(id) else { return false };
-        entry.sending = false;
+        entry.attempt = NoticeAttempt::Later;
         let Some(via) = via.filter(|_| entry.record.notice == NoticeState::Pending) else {
             return false;
         };
@@ -216,10 +231,9 @@ impl Runs {
         if self.pending <= KEPT {
             return None;
         }
-        let pending = self
-            .runs
-            .values_mut()
-            .filter(|entry| entry.record.notice == NoticeState::Pending && !entry.sending);
+        let pending = self.runs.values_mut().filter(|entry| {
+            entry.record.notice == NoticeState::Pending && entry.attempt != NoticeAttempt::Sending
+        });
         let record = &mut pending.min_by_key(|entry| entry.record.ended_ms)?.record;
         record.notice = NoticeState::Dropped;
         let id = record.id.clone();
@@ -280,6 +294,15 @@ impl Runs {
     pub(crate) fn own_running(&self) -> usize {
         let own = self.runs.values().filter(|entry| entry.handle.is_some());
         own.filter(|entry| !entry.record.state.is_terminal()).count()
+    }
+
+    /// A notice is being sent, or will be without a sweep.
+    pub(crate) fn has_notices_to_send(&self) -> bool {
+        let mut entries = self.runs.values();
+        self.pending > 0
+            && entries.any(|entry| {
+                entry.record.notice == NoticeState::Pending && entry.attempt != NoticeAttempt::Later
+            })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -414,7 +437,7 @@ mod tests {
                         }
                     }
                     Event::Notify(id, taken) => {
-                        runs.take_notices(false);
+                        runs.take_notices(false, true);
                         let via = taken.then_some(NoticeVia::Direct);
                         let first = runs.notified(&id.to_string().into(), via);
                         let run = model.get_mut(&id);
@@ -490,12 +513,12 @@ mod tests {
         runs.end(&"r".into(), RunEnd::of(RunState::Failed), true, 1);
         // It is being written as running when it ends.
         runs.written(&running, 1);
-        assert!(runs.take_notices(true).is_empty());
+        assert!(runs.take_notices(true, false).is_empty());
         let ended = runs.take_changed();
-        assert!(runs.take_notices(true).is_empty(), "on its way to the disk");
+        assert!(runs.take_notices(true, false).is_empty(), "on its way to the disk");
         runs.written(&ended, 2);
-        assert_eq!(runs.take_notices(true).len(), 1);
-        assert!(runs.take_notices(true).is_empty(), "it is being sent");
+        assert_eq!(runs.take_notices(true, false).len(), 1);
+        assert!(runs.take_notices(true, false).is_empty(), "it is being sent");
     }
 
     #[test]
@@ -510,7 +533,7 @@ mod tests {
             assert_eq!(runs.drop_notice(), expected, "the oldest, once there are too many");
         }
         assert_eq!(runs.get(&"0".into()).unwrap().notice, NoticeState::Dropped);
-        assert_eq!(runs.take_notices(false).len(), KEPT);
+        assert_eq!(runs.take_notices(false, false).len(), KEPT);
         // What is being sent is not dropped.
         start(&mut runs, "new", now);
         runs.end(&"new".into(), RunEnd::of(RunState::Failed), true, 9_999);

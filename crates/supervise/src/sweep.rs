@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use steadfast_core::time::later;
 use tokio::{
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval_at},
 };
 
 use crate::{GhostPolicy, PolicyError, RunRegistry};
@@ -48,7 +49,13 @@ impl GhostSweep {
 
     /// Sweeps at once, and then again and again. Never ready.
     pub async fn run(self) {
-        let mut ticks = interval(self.policy.every);
+        self.sweep();
+        self.sweep_again().await;
+    }
+
+    async fn sweep_again(self) {
+        let every = self.policy.every;
+        let mut ticks = interval_at(later(Instant::now(), every), every);
         // After a suspended machine one sweep is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -57,13 +64,15 @@ impl GhostSweep {
         }
     }
 
-    /// Sweeps at once, and then again and again, on a task of its own until the result is dropped.
+    /// Sweeps before this returns, and then again and again, on a task of its own until the result is dropped. A registry that is to send
+    /// notices has its [sink](RunRegistry::with_notices) before: what ends without one is announced to nobody.
     ///
     /// # Panics
     ///
     /// Outside of tokio's runtime.
     pub fn spawn(self) -> Sweeping {
-        Sweeping(tokio::spawn(self.run()))
+        self.sweep();
+        Sweeping(tokio::spawn(self.sweep_again()))
     }
 }
 

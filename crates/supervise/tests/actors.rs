@@ -339,6 +339,78 @@ async fn a_mailbox_is_bounded_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn turns_that_never_read_steering_leave_the_mailbox_bounded() {
+    let posts = Posts::new();
+    let actors = actors(&posts);
+    let mut most = 0;
+    for _ in 0..20 {
+        actors.send(A, "slow").ok();
+        tokio::task::yield_now().await;
+        while actors.steer(A, "slow").is_ok() {}
+        // The turn ends, and what it has not read waits.
+        sleep(secs(10) + ms(1)).await;
+        most = most.max(actors.snapshot().waiting);
+    }
+    assert!((20..=40).contains(&most), "{most}");
+    assert_eq!(actors.send(A, "one more"), Err(MailboxError::Full { waiting: most }));
+    sleep(secs(10 * 60)).await;
+    assert_eq!(actors.snapshot().waiting, 0, "all of them run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unread_steering_is_a_prompt_with_time_of_its_own_and_the_same_caller() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let record = seen.clone();
+    let turn = service_fn(move |prompt: Prompt<&'static str>| {
+        let tenant = prompt.context.tenant().map(str::to_owned);
+        let deadline = prompt.context.deadline.map(|deadline| deadline.instant());
+        record.lock().push((tenant, deadline));
+        async move {
+            sleep(secs(20)).await;
+            Ok::<_, Failure>(prompt.input.to_owned())
+        }
+    });
+    let posts = Posts::new();
+    let actors = Actors::new(turn, posts.sink());
+    let context = CallContext::new().with_tenant("acme").with_deadline(Deadline::after(secs(30)));
+    actors.send_with(A, "first", context).unwrap();
+    sleep(secs(19)).await;
+    actors.steer(A, "unread").unwrap();
+    sleep(secs(30)).await;
+    assert_eq!(posts.timed(), [("first".to_owned(), 20), ("unread".to_owned(), 40)]);
+    let seen = seen.lock();
+    assert_eq!(seen[1].0.as_deref(), Some("acme"));
+    assert_eq!(seen[1].1.unwrap() - seen[0].1.unwrap(), secs(20 + 600 - 30));
+}
+
+/// An error that can not even be displayed.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("in display")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_panics_when_it_is_displayed_stays_in_its_turn() {
+    let posts = Posts::new();
+    let turn = service_fn(async |prompt: Prompt<&'static str>| match prompt.input {
+        "fails" => Err(Failure::new(Reason::ServerError, "text").with_source(Unspeakable)),
+        word => Ok(word.to_owned()),
+    });
+    let actors = Actors::new(turn, posts.sink());
+    actors.send(A, "fails").unwrap();
+    actors.send(A, "fine").unwrap();
+    sleep(ms(1)).await;
+    let text = "! The model provider can't be reached right now. Please try again in a moment.";
+    assert_eq!(posts.texts(), [text, "fine"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn steering_overtakes_what_waits_and_is_never_lost() {
     let posts = Posts::new();
     let actors = actors(&posts);

@@ -184,6 +184,54 @@ async fn failures_send_one_notice_of_two_texts_and_the_rest_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_registry_that_is_closed_waits_for_the_notices_that_are_being_sent() {
+    for (takes, limit, waited, sent) in
+        [(secs(7), secs(10), secs(7), 1), (secs(30), secs(10), secs(10), 0)]
+    {
+        let notices = Arc::new(AtomicUsize::new(0));
+        let count = notices.clone();
+        let registry = RunRegistry::in_memory().with_notices(move |_: RunNotice| {
+            let count = count.clone();
+            async move {
+                sleep(takes).await;
+                count.fetch_add(1, SeqCst);
+                Ok(NoticeVia::Direct)
+            }
+        });
+        let failing = job(|_| ready(Err(fail(Reason::ServerError))));
+        let _ = watched_by(&registry).oneshot(AgentRun::new(failing)).await;
+        let before = tokio::time::Instant::now();
+        assert_eq!(registry.close(limit).await, 0);
+        assert_eq!((before.elapsed(), notices.load(SeqCst)), (waited, sent), "{takes:?}");
+    }
+    // What nobody takes is for the next process, and not waited for.
+    let registry = RunRegistry::in_memory()
+        .with_notices(|_: RunNotice| ready(Err::<NoticeVia, _>(fail(Reason::Network))));
+    let failing = job(|_| ready(Err(fail(Reason::ServerError))));
+    let _ = watched_by(&registry).oneshot(AgentRun::new(failing)).await;
+    let before = tokio::time::Instant::now();
+    registry.close(secs(10)).await;
+    assert!(before.elapsed() < secs(1), "{:?}", before.elapsed());
+}
+
+#[tokio::test]
+async fn a_registry_on_disk_is_closed_when_the_notice_of_a_run_that_just_failed_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..20 {
+        let notices = Notices::default();
+        let registry = RunRegistry::open(folder.path()).await.unwrap().with_notices(notices.sink());
+        let failing = job(|_| ready(Err(fail(Reason::ServerError))));
+        let id = format!("run {n}");
+        let _ = watched_by(&registry).oneshot(AgentRun::new(failing).with_id(&*id)).await;
+        // Its end is not on disk yet, so its notice is not even being sent.
+        registry.close(secs(30)).await;
+        assert_eq!(notices.take().len(), 1, "{id}");
+        let record = registry.get(&(*id).into()).unwrap();
+        assert_eq!(record.notice, NoticeState::Sent(NoticeVia::Direct), "{id}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_notice_that_could_not_be_sent_is_sent_again_with_the_same_key() {
     let keys = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let attempts = Arc::new(AtomicUsize::new(0));

@@ -73,12 +73,18 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// How many messages a turn may have that it has not read. A full mailbox still takes some: they overtake.
+    fn room_for_steering(&self) -> usize {
+        self.capacity.saturating_mul(2).saturating_sub(self.waiting.len()).min(self.capacity)
+    }
+
     /// Overtakes what waits.
     pub(super) fn steer(&mut self, prompt: Waiting<T>) -> Result<Steered, MailboxError> {
         let Waiting { id, input, context } = prompt;
         let input = match &self.running {
             None => input,
-            Some(running) => match running.steering.push(input, self.capacity) {
+            // What it does not read comes before what waits, so that together they are bounded.
+            Some(running) => match running.steering.push(input, self.room_for_steering()) {
                 Ok(()) => return Ok(Steered::Running { prompt: running.id }),
                 Err(SteerError::Full(waiting)) => return Err(MailboxError::Full { waiting }),
                 Err(SteerError::Over(input)) => input,
@@ -98,7 +104,8 @@ impl<T> Mailbox<T> {
         Some((next, running))
     }
 
-    /// It does not run any more. What it was sent and has not read comes next, in its order, numbered by `next_id`.
+    /// It does not run any more. What it was sent and has not read comes next, in its order, numbered by `next_id`; each is a prompt of its
+    /// own, of which only the caller is that of `context`.
     pub(super) fn finish(
         &mut self,
         context: &CallContext,
@@ -110,7 +117,11 @@ impl<T> Mailbox<T> {
         let unread = running.steering.finish();
         let unread = unread.into_iter().map(|input| (next_id(), input)).collect::<Vec<_>>();
         for (id, input) in unread.into_iter().rev() {
-            self.waiting.push_front(Waiting { id, input, context: context.clone() });
+            let mut own = CallContext::new();
+            if let Some(identity) = context.identity() {
+                *own.identity_mut() = identity.clone();
+            }
+            self.waiting.push_front(Waiting { id, input, context: own });
         }
     }
 

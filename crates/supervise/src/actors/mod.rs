@@ -341,7 +341,8 @@ impl<T: Send + 'static> Actors<T> {
         if !self.0.ended_by(deadline).await {
             let actors: Vec<_> = self.0.map.read().values().cloned().collect();
             cut = actors.iter().filter(|actor| actor.mailbox.lock().abort().is_some()).count();
-            self.0.ended_by(later(Instant::now(), self.0.policy.notice)).await;
+            // A thread may have two to send: of what ran, and of what waited.
+            self.0.ended_by(later(Instant::now(), self.0.policy.notice.saturating_mul(2))).await;
         }
         let after = *self.0.counts.lock();
         let ended = |counts: TurnCounts| counts.replied + counts.failed + counts.timed_out;
