@@ -14,7 +14,7 @@ use crate::{
 /// Links of a `source()` chain that are written: more than any honest chain has, since a chain can be a cycle.
 const LINKS: usize = 32;
 
-/// An error with all its sources, the outermost first, secrets masked. Somebody else's error may panic while it is asked: that is said in
+/// An error with all its sources, the outermost first, secrets masked. Somebody else's error may panic while it is asked: the text then has that in
 /// its place.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut chain = String::new();
