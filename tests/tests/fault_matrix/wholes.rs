@@ -9,8 +9,11 @@ use steadfast::{
     breaker::CircuitBreakerLayer,
     classify::ClassifyLayer,
     compact::CompactionLayer,
+    escalate::EscalationLayer,
     failover::{Chain, CooldownFailoverLayer, FailoverHandle, TargetSpec},
     guard::SafetyGuardLayer,
+    health::ProviderHealthLayer,
+    limit::{RateLimitLayer, SpendLimitLayer},
     recover::{ContinuationLayer, StreamResumeLayer},
     retry::RetryBackoffLayer,
     sim::SimProvider,
@@ -92,20 +95,29 @@ impl Whole {
                 typed(stack.boxed(harness::client(sims)), failover)
             }
             Self::Layers => {
-                // What is not shared by itself: one budget.
-                let budget = RetryBudget::default();
-                let failover = CooldownFailoverLayer::new(chain(sims)).with_budget(budget.clone());
+                // What is not shared by itself: one budget, and what is known of degraded providers.
+                let (budget, health) = (RetryBudget::default(), ProviderHealthLayer::default());
+                let failover = CooldownFailoverLayer::new(chain(sims))
+                    .with_budget(budget.clone())
+                    .with_health(health.degraded());
+                let compaction = CompactionLayer::rules_only().with_health(health.degraded());
+                let spend = SpendLimitLayer::default();
                 let handle = failover.handle();
                 let service = ServiceBuilder::new()
                     .layer(DeadlineLayer::default())
+                    .layer(&spend)
+                    .layer(EscalationLayer::off())
                     .layer(SafetyGuardLayer::default())
                     .layer(ContinuationLayer::default())
                     .layer(StreamResumeLayer::default().with_budget(budget.drawing()))
                     .layer(failover)
-                    .layer(CompactionLayer::rules_only())
+                    .layer(health)
+                    .layer(compaction)
                     .layer(RetryBackoffLayer::default().with_budget(budget.drawing()))
+                    .layer(RateLimitLayer::default())
                     .layer(CircuitBreakerLayer::default())
                     .layer(StallTimeoutLayer::default())
+                    .layer(spend.meter())
                     .layer(ClassifyLayer::default())
                     .service(harness::client(sims));
                 let service = service.map_response(ChatResponse::boxed);
