@@ -27,6 +27,11 @@ impl AgentKey {
     /// Nobody is known: each call is by itself.
     pub const UNKNOWN: Self = Self(0);
 
+    /// Whoever checks a provider without a call of anybody's: one agent, however often it checks.
+    pub(crate) fn checker() -> Self {
+        Self::hash(5, None, &())
+    }
+
     /// The agent of this name.
     pub fn named(name: &str) -> Self {
         Self::hash(4, None, &name)

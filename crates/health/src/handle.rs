@@ -105,12 +105,12 @@ impl HealthHandle {
         self.state.retain(keep);
     }
 
-    /// The outcome of a probe that was made elsewhere, such as a health check: it counts as a call by nobody
-    /// known.
+    /// The outcome of a probe that was made elsewhere, such as a health check. All probes are those of one agent:
+    /// failures of a checker alone degrade a provider when so many follow each other as of any agent.
     pub fn probed(&self, provider: &str, outcome: Result<(), &Failure>) {
         let now = Instant::now();
         self.state.provider(provider, now).change(now, None, |monitor| {
-            let call = monitor.began(AgentKey::UNKNOWN);
+            let call = monitor.began(AgentKey::checker());
             let outcome = match outcome {
                 Ok(()) => Outcome::Success,
                 Err(failure) => Outcome::Failure(failure),

@@ -141,8 +141,12 @@ async fn an_operator_and_a_health_check_are_heard() {
     let layer = ProviderHealthLayer::default();
     let (handle, degraded) = (layer.handle(), layer.degraded());
     let down = Failure::new(Reason::Network, "refused");
-    handle.probed("a", Err(&down));
-    handle.probed("a", Err(&down));
+    // A checker is one agent, however often it checks.
+    for failures in 1..=3 {
+        assert!(degraded.is_empty());
+        handle.probed("a", Err(&down));
+        assert_eq!(handle.get("a").unwrap().failing_agents, u32::from(failures < 3));
+    }
     assert!(degraded.contains("a") && !degraded.is_probe_due("a", tokio::time::Instant::now()));
     handle.probed("a", Ok(()));
     assert!(degraded.is_probe_due("a", tokio::time::Instant::now()), "the next may follow at once");
@@ -167,6 +171,16 @@ async fn an_operator_and_a_health_check_are_heard() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_checker_and_a_caller_are_two_agents() {
+    let layer = ProviderHealthLayer::default().at_once();
+    let (handle, model) = (layer.handle(), Model::default());
+    handle.probed("a", Err(&Failure::new(Reason::Network, "refused")));
+    model.fails(Reason::ServerError);
+    assert!(layer.layer(model.service()).oneshot(request("a", "one")).await.is_err());
+    assert!(layer.degraded().contains("a"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_layer_goes_on_where_the_old_one_was() {
     let old = ProviderHealthLayer::default();
     old.handle().force("a", HealthStatus::Degraded);
@@ -188,8 +202,9 @@ async fn providers_are_bounded_and_those_that_are_forgotten_are_not_degraded() {
     let down = Failure::new(Reason::Network, "refused");
     for number in 0..200 {
         let name = number.to_string();
-        handle.probed(&name, Err(&down));
-        handle.probed(&name, Err(&down));
+        for _ in 0..3 {
+            handle.probed(&name, Err(&down));
+        }
         assert!(handle.snapshot().providers.len() <= 16);
     }
     let known = handle.snapshot();

@@ -19,8 +19,8 @@ async fn each_change_is_traced_once() {
     assert_eq!(
         captured.take(),
         [
-            "steadfast::health::degraded provider=\"openai\" cause=\"agents\" reason=\"server_error\" agents=2 \
-          in_a_row=1 calls=3 failures=2 after_ms=1500"
+            "steadfast::health::degraded provider=\"openai\" cause=\"consecutive\" reason=\"server_error\" agents=1 \
+          in_a_row=3 calls=4 failures=3 after_ms=1500"
         ]
     );
     tokio::time::advance(ms(70_000)).await;
