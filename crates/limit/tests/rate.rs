@@ -325,6 +325,28 @@ async fn a_handle_blocks_shows_and_resets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_reload_has_changed_is_forgotten_and_whoever_waits_there_goes_on() {
+    let layer = layer(a_minute(1)).at_once();
+    let service = layer.layer(service_fn(at_once));
+    let to = |target: &str| {
+        plain_request(|context| *context = CallContext::new().with_target(target))
+    };
+    for target in ["renewed", "kept"] {
+        service.clone().oneshot(to(target)).await.unwrap();
+    }
+    let start = Instant::now();
+    let mut waits = tokio_test::task::spawn(service.clone().oneshot(to("renewed")));
+    assert!(waits.poll().is_pending());
+    layer.handle().retain(|target| target.provider() != "renewed");
+    let known = layer.handle().snapshot();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].target, Some(Target::new("kept")));
+    service.clone().oneshot(to("renewed")).now_or_never().expect("nothing is used").unwrap();
+    waits.await.unwrap();
+    assert_eq!(elapsed_ms(start), secs(60), "as it was told when it began");
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_settings_go_on_with_what_is_used() {
     let before = layer(a_minute(10)).at_once();
     for _ in 0..10 {

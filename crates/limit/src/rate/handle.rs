@@ -91,6 +91,13 @@ impl RateHandle {
             key.update(|quota, _| quota.reset());
         }
     }
+
+    /// Drops what is known of the targets that `keep` does not want: for targets that are configured no more, and
+    /// for those whose key or address is another one now. Calls under way and calls that wait keep what they
+    /// have, and concern nobody else any more. What is known of requests without a target is kept.
+    pub fn retain(&self, keep: impl Fn(&Target) -> bool) {
+        self.0.memory.keys.retain(|target, _| target.as_ref().is_none_or(&keep));
+    }
 }
 
 impl fmt::Debug for RateHandle {
