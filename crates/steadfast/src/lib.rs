@@ -30,6 +30,10 @@
     doc = "| `timeout` | [`timeout`] | [`StallTimeoutLayer`](timeout::StallTimeoutLayer), [`DeadlineLayer`](timeout::DeadlineLayer) | hangs end |"
 )]
 #![cfg_attr(
+    feature = "health",
+    doc = "| `health` | [`health`] | [`ProviderHealthLayer`](health::ProviderHealthLayer) | a provider that is ill for all callers, asked after the others |"
+)]
+#![cfg_attr(
     feature = "guard",
     doc = "| `guard` | [`guard`] | [`SafetyGuardLayer`](guard::SafetyGuardLayer) | an agent that goes in circles, or too far |"
 )]
