@@ -18,7 +18,7 @@ fn threads() -> usize {
 /// One command of each kind, in turn.
 async fn one(at: usize) {
     let (token, runner) = (token(), runner(|policy| policy.grace = Duration::from_millis(50)));
-    let (_, text) = STUBBORN[at % STUBBORN.len()];
+    let (_, text, _) = STUBBORN[at % STUBBORN.len()];
     let script = Script::new(text.replace('@', &token));
     match at % 4 {
         0 => {

@@ -21,7 +21,7 @@ async fn orphans_are_reaped_and_no_child_of_anybody_else() {
     });
     let adopting = runner(|policy| policy.subreaper = true);
     let mut running = JoinSet::new();
-    for (what, text) in STUBBORN {
+    for (what, text, _) in STUBBORN {
         let adopting = adopting.clone();
         running.spawn(async move {
             let token = token();

@@ -1,5 +1,6 @@
 //! Commands: run, and ended with all of their processes.
 
+mod cgroup;
 mod janitor;
 mod output;
 mod policy;

@@ -53,7 +53,8 @@ pub struct CommandPolicy {
     /// nobody.
     pub subreaper: bool,
     /// A folder of cgroup v2 that this process may create groups in, such as one that systemd has delegated.
-    /// Each command then runs in a group of its own, and no process leaves that. Off by default.
+    /// Each command then runs in a group of its own, and no process leaves that. The group is removed with its
+    /// last process, or by the next command after it. Off by default.
     pub cgroup: Option<PathBuf>,
 }
 

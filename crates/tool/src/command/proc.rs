@@ -59,7 +59,8 @@ const MAX_ENVIRONMENT: u64 = 4 * 1_024 * 1_024;
 
 /// The process of that number, if there is one.
 pub(super) fn read(pid: i32) -> Option<Process> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // A program's name is cut after 15 bytes, also within a character.
+    parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 fn parse(stat: &str) -> Option<Process> {

@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     io::{self, Write as _},
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::{Pin, pin},
     process::{ExitStatus, Stdio},
     sync::{
@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CommandPolicy,
+    cgroup::CommandGroup,
     janitor::{Ending, Janitor, LEFTOVERS},
     output::CappedOutput,
     tree::{CommandMark, ProcessTree, TreeEnd, VARIABLE},
@@ -250,7 +251,7 @@ impl CommandRunner {
         let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader)).map_err(failed)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:x}_{number:x}_{:x}", std::process::id(), fastrand::u32(..));
-        let cgroup = policy.cgroup.as_deref().and_then(|parent| new_cgroup(parent, &id));
+        let cgroup = policy.cgroup.as_deref().and_then(|parent| CommandGroup::new(parent, &id));
 
         let mut command = Command::new("/bin/sh");
         command
@@ -273,10 +274,7 @@ impl CommandRunner {
         if let Some(dir) = dir {
             command.current_dir(dir);
         }
-        let mut child = command.spawn().map_err(|error| {
-            let _ = cgroup.as_ref().map(std::fs::remove_dir);
-            failed(error)
-        })?;
+        let mut child = command.spawn().map_err(failed)?;
         // Our own ends to write are closed with it.
         drop(command);
         let root = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -299,18 +297,6 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Waits until its processes can be known, for a line; then runs its second argument in the shell of its first.
 /// Without that line whoever started it is gone.
 const GATE: &str = r#"read -r _ || exit 125; exec "$0" -c "$1" </dev/null"#;
-
-/// A group for one command; `None` where none can be made.
-fn new_cgroup(parent: &Path, id: &str) -> Option<PathBuf> {
-    let group = parent.join(format!("steadfast-{id}"));
-    std::fs::create_dir(&group).ok()?;
-    // It is no cgroup of version 2, or of a kernel before 5.14.
-    if !group.join("cgroup.kill").exists() {
-        let _ = std::fs::remove_dir(&group);
-        return None;
-    }
-    Some(group)
-}
 
 #[cfg(target_os = "linux")]
 fn become_subreaper() -> io::Result<()> {
@@ -385,9 +371,7 @@ impl RunningCommand {
 
     /// Leaves what it has started alone.
     fn release(&mut self) -> TreeEnd {
-        if let Some(tree) = self.tree.take() {
-            tree.remove_cgroup();
-        }
+        self.tree = None;
         TreeEnd::default()
     }
 }

@@ -1,10 +1,11 @@
 //! The processes of one command.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use rustix::process::{Pid, Signal};
 use tokio::{process::Child, time::Instant};
 
+use super::cgroup::CommandGroup;
 #[cfg(target_os = "linux")]
 use super::proc::{self, Process};
 
@@ -33,7 +34,7 @@ pub(super) struct ProcessTree {
     start: Option<u64>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no `/proc`"))]
     mark: CommandMark,
-    cgroup: Option<PathBuf>,
+    cgroup: Option<CommandGroup>,
 }
 
 /// What the processes of one command have, and no other.
@@ -67,10 +68,9 @@ struct Members {
 
 impl ProcessTree {
     /// The tree of a shell that has been started, and waits: it is marked.
-    pub(super) fn new(root: Pid, mark: CommandMark, cgroup: Option<PathBuf>) -> Self {
+    pub(super) fn new(root: Pid, mark: CommandMark, cgroup: Option<CommandGroup>) -> Self {
         if let Some(cgroup) = &cgroup {
-            let pid = root.as_raw_nonzero().to_string();
-            let _ = std::fs::write(cgroup.join("cgroup.procs"), pid);
+            cgroup.add(root.as_raw_nonzero());
         }
         #[cfg(target_os = "linux")]
         let start = {
@@ -87,14 +87,14 @@ impl ProcessTree {
     pub(super) fn strike(&self) {
         let _ = rustix::process::kill_process_group(self.root, Signal::KILL);
         if let Some(cgroup) = &self.cgroup {
-            let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
+            cgroup.kill();
         }
     }
 
     /// Ends all of it: SIGTERM, and after `grace` SIGKILL until nothing is left. `child` is the shell, if it has
     /// not been waited for. When `hurry` becomes true the grace is over.
     pub(super) async fn end(
-        &self,
+        self,
         mut child: Option<Child>,
         grace: Duration,
         hurry: impl Fn() -> bool,
@@ -136,17 +136,9 @@ impl ProcessTree {
             }
             tokio::time::sleep(PACE).await;
         };
-        self.remove_cgroup();
         let root = self.root.as_raw_nonzero().get();
         let ended = ended.iter().filter(|(pid, _)| *pid != root).count();
         TreeEnd { ended: ended.saturating_sub(left), left, status }
-    }
-
-    /// Removes its cgroup, unless a process is still in it.
-    pub(super) fn remove_cgroup(&self) {
-        if let Some(cgroup) = &self.cgroup {
-            let _ = std::fs::remove_dir(cgroup);
-        }
     }
 }
 
@@ -159,7 +151,7 @@ impl ProcessTree {
         let all = proc::all();
         // A group's number is another's once the group is empty and its leader was waited for.
         let group_is_ours = !all.iter().any(|one| one.pid == root && one.start != start);
-        let in_cgroup = self.in_cgroup();
+        let in_cgroup = self.cgroup.as_ref().map(CommandGroup::processes).unwrap_or_default();
         let (mut members, mut others): (Vec<&Process>, Vec<&Process>) = all
             .iter()
             .filter(|one| one.start >= start && one.pid != own && one.pid != 1)
@@ -180,12 +172,6 @@ impl ProcessTree {
             orphans: members.iter().filter(orphan).map(|one| one.pid).collect(),
             alive: members.iter().filter(|one| !one.dead).map(|one| (one.pid, one.start)).collect(),
         }
-    }
-
-    fn in_cgroup(&self) -> BTreeSet<i32> {
-        let Some(cgroup) = &self.cgroup else { return BTreeSet::new() };
-        let text = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
     /// Sends a signal to that process, and to no other one that has got its number since.
