@@ -67,6 +67,17 @@ impl ToolFailure {
         self.tag = Some(tag.into());
         self
     }
+
+    /// What the user of an agent is shown of it: a fixed text, for a call that was not done in time. Everything
+    /// else is the model's to handle.
+    pub const fn user_text(&self) -> Option<&'static str> {
+        match self.kind {
+            ToolFailureKind::TimedOut => {
+                Some("A command took too long and was stopped. Say so if it should be tried again.")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl ToolResult {

@@ -68,6 +68,13 @@ impl ToolTimeoutPolicy {
 /// The future of such a call is dropped at once, and the model gets a failed result with a fixed text. The
 /// limit is the deadline of the request's context too, so that a tool which can end by itself ends in time.
 ///
+/// A call whose deadline is over when it comes, or which has been aborted by then, is not made. That says nothing
+/// of the tool: its result is of the kind [`Refused`](ToolFailureKind::Refused) or
+/// [`Aborted`](ToolFailureKind::Aborted).
+///
+/// For the user of an agent, [`ToolFailure::user_text`](steadfast_chat::ToolFailure::user_text) of a result has
+/// a fixed text.
+///
 /// Every service made by one layer value, and by its clones, shares one set of counters.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a layer does nothing until it is put around a service"]
@@ -186,12 +193,12 @@ where
             began,
             until: limit.instant(),
         };
-        let over = running.abort.is_cancelled() || running.until <= began;
-        let inner = (!over).then(|| {
+        let is_made = !running.abort.is_cancelled() && began < running.until;
+        let inner = is_made.then(|| {
             request.context_mut().deadline = Some(limit);
             self.inner.call(request)
         });
-        ToolTimeoutFuture { inner, timer: None, aborted: None, running: Some(running) }
+        ToolTimeoutFuture { inner, is_made, timer: None, aborted: None, running: Some(running) }
     }
 }
 
@@ -212,6 +219,7 @@ pin_project! {
     pub struct ToolTimeoutFuture<F> {
         #[pin]
         inner: Option<F>,
+        is_made: bool,
         // Made when the call first has to wait. Both are polled though the tool has used up the task's budget:
         // one that is always busy would never be ended.
         #[pin]
@@ -264,7 +272,7 @@ where
         Poll::Ready(match (result, running) {
             (Some(result), _) => result.map_err(Into::into),
             (None, running) => running
-                .map(Running::ended)
+                .map(|running| if *this.is_made { running.ended() } else { running.not_made() })
                 .ok_or_else(|| Failure::refused_fixed(Reason::Unknown, "a tool call ended twice")),
         })
     }
@@ -286,6 +294,30 @@ impl Running {
             false => timed_out(elapsed),
         };
         self.called.failed(kind, text)
+    }
+
+    /// It came too late to be made: its result.
+    fn not_made(self) -> ToolResult {
+        if self.abort.is_cancelled() {
+            self.shared.aborted.fetch_add(1, Ordering::Relaxed);
+            report(true, &self.called.tool, Duration::ZERO, &self.log);
+            let text = "The call was aborted before it was made: it has had no effect.";
+            return self.called.failed(ToolFailureKind::Aborted, text.to_owned());
+        }
+        let tool = self.called.tool.as_str();
+        tracing::event!(
+            name: "steadfast::tool::refused",
+            target: "steadfast::tool",
+            tracing::Level::INFO,
+            tool,
+            why = "deadline",
+            "tool call not made: there is no time left"
+        );
+        self.log.record(|| Step::new("tool", "refused").with_detail(format!("{tool} deadline")));
+        let text = format!(
+            "`{tool}` was not called, so it has had no effect: the time for the whole task is over."
+        );
+        self.called.failed(ToolFailureKind::Refused, text)
     }
 }
 

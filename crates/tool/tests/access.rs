@@ -134,6 +134,45 @@ async fn paths_are_followed_before_they_are_compared() {
 }
 
 #[tokio::test]
+async fn a_folder_in_a_root_may_be_refused() {
+    let folder = Folder::new("refused");
+    let root = folder.0.join("project");
+    fs::create_dir(root.join(".state")).unwrap();
+    symlink(".state", root.join("by-link")).unwrap();
+    // Also where any other file may be used, and where the folder is named by a link.
+    for roots in [Some(vec![root.clone()]), None] {
+        for refused in [root.join(".state"), folder.0.join("alias/by-link")] {
+            let layer = ToolPolicyLayer::new(AccessPolicy::of(AccessProfile {
+                roots: roots.clone(),
+                refused_paths: vec![refused],
+                base: Some(root.clone()),
+                ..AccessProfile::default()
+            }));
+            let layer = layer.unwrap();
+            for (path, allowed) in [
+                ("src/a.rs".to_owned(), true),
+                (".state-2/log".into(), true),
+                (".state".into(), false),
+                (".state/new".into(), false),
+                ("src/../.state/log".into(), false),
+                ("by-link/log".into(), false),
+                (folder.path("alias/.state/log"), false),
+                (format!("file://{}", folder.path("project/.state")), false),
+            ] {
+                let arguments = serde_json::json!({ "path": path }).to_string();
+                let asked = ask(&layer, None, "write_file", &arguments).await;
+                assert_eq!(asked.made, allowed, "{path}: {}", asked.text());
+                assert!(
+                    allowed || asked.text().contains("is not for its tools"),
+                    "{}",
+                    asked.text()
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_argument_that_names_something_is_checked() {
     let folder = Folder::new("arguments");
     let root = folder.0.join("project");
@@ -203,11 +242,14 @@ async fn each_agent_has_its_profile() {
 fn invalid_policies_are_refused_with_a_message() {
     let of = |profile| AccessPolicy::of(profile);
     let relative = AccessProfile { roots: Some(vec!["src".into()]), ..AccessProfile::default() };
+    let refused =
+        AccessProfile { refused_paths: vec![".state".into()], ..AccessProfile::default() };
     let host = AccessProfile { hosts: Some(vec!["https://a".into()]), ..AccessProfile::default() };
     let zero = AccessProfile { max_file_bytes: Some(0), ..AccessProfile::default() };
     let missing = AccessPolicy { default: "x".into(), ..AccessPolicy::default() };
     for (policy, says) in [
         (of(relative), "`roots` `src` of the profile `default` is not absolute"),
+        (of(refused), "`refused_paths` `.state` of the profile `default` is not absolute"),
         (of(host), "`https://a` of the profile `default` is not a host"),
         (of(zero), "`max_file_bytes` is zero"),
         (missing, "there is no profile `x`"),

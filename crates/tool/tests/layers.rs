@@ -79,6 +79,8 @@ async fn a_tool_that_hangs_is_a_result_after_120_seconds() {
     assert_eq!(dropped.load(Ordering::Relaxed), 1, "at once");
     assert_eq!(result.failure_kind(), Some(ToolFailureKind::TimedOut));
     assert!(text(&result).starts_with("The call was stopped because it was not done after 120 s."));
+    let for_user = result.failure.as_ref().unwrap().user_text().unwrap();
+    assert!(for_user.contains("Say so if it should be tried again"), "{for_user}");
     assert_eq!(log.to_string(), "tool.timed_out timeout 120000ms fetch");
     assert_eq!(layer.handle().snapshot().timed_out, 1);
     layer.handle().reset();
@@ -98,7 +100,6 @@ async fn the_earlier_limit_counts() {
         (121, None, 120, true),
         (50, Some(40), 40, true),
         (50, Some(400), 50, false),
-        (1, Some(0), 0, true),
     ] {
         let mut request = call("{}");
         request.context.deadline = deadline.map(|at| Deadline::after(secs(at)));
@@ -160,8 +161,38 @@ async fn an_abort_ends_the_call() {
     // Aborted before: it is not made.
     let never = service_fn(|_: ToolRequest| -> std::future::Ready<Outcome> { unreachable!() });
     let request = call("{}").with_abort(abort);
-    assert!(run(layer.layer(never), request).await.unwrap().is_error);
+    let result = run(layer.layer(never), request).await.unwrap();
+    assert_eq!(result.failure_kind(), Some(ToolFailureKind::Aborted));
+    assert!(text(&result).contains("no effect"), "{result:?}");
     assert_eq!(layer.handle().snapshot().aborted, 2);
+}
+
+/// However often it comes too late, the tool is not to blame.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_too_late_is_not_made_and_counts_for_nobody() {
+    let made = Arc::new(AtomicU32::new(0));
+    let tool = {
+        let made = made.clone();
+        service_fn(move |request: ToolRequest| {
+            made.fetch_add(1, Ordering::Relaxed);
+            async move { Ok::<_, Failure>(ToolResult::of(&request.call, "done")) }
+        })
+    };
+    let (breaker, timeout) = (ToolBreakerLayer::default(), ToolTimeoutLayer::default());
+    let tool = ServiceBuilder::new().layer(breaker).layer(timeout.clone()).service(tool);
+    for _ in 0..10 {
+        let mut request = call("{}");
+        request.context.deadline = Some(Deadline::after(Duration::ZERO));
+        let log = request.context.log.clone();
+        let result = run(tool.clone(), request).await.unwrap();
+        assert_eq!(result.failure_kind(), Some(ToolFailureKind::Refused));
+        let begins = "`fetch` was not called, so it has had no effect";
+        assert!(text(&result).starts_with(begins), "{}", text(&result));
+        assert_eq!(log.to_string(), "tool.refused fetch deadline");
+        assert_eq!(result.failure.unwrap().user_text(), None);
+    }
+    assert_eq!((timeout.handle().snapshot().timed_out, made.load(Ordering::Relaxed)), (0, 0));
+    assert!(!run(tool, call("{}")).await.unwrap().is_error, "it is not blocked");
 }
 
 #[tokio::test]

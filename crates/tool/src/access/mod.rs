@@ -156,9 +156,10 @@ impl ReadyProfile {
         let denied = |why, text| Err(Denied { why, text });
         let shown = head(text, 200);
         let path = text.strip_prefix("file://").unwrap_or(text);
-        let Some(roots) = &self.profile.roots else {
+        let AccessProfile { roots, refused_paths, .. } = &self.profile;
+        if roots.is_none() && refused_paths.is_empty() {
             return self.check_file(&self.base.join(path));
-        };
+        }
         if path.starts_with('~') || path.contains(['\0', '\\']) {
             let text = format!("Where `{shown}` leads can not be checked; write the whole path");
             return denied("path", text);
@@ -166,11 +167,19 @@ impl ReadyProfile {
         let Some(path) = paths::resolve(Path::new(path), &self.base) else {
             return denied("path", format!("Where `{shown}` leads can not be checked"));
         };
-        // A root may be reached through a link, too.
-        let inside = roots.iter().any(|root| {
-            paths::resolve(root, Path::new("/")).is_some_and(|root| path.starts_with(root))
-        });
-        if !inside {
+        // They may be reached through a link, too.
+        let within = |folders: &[PathBuf]| {
+            folders.iter().any(|folder| {
+                let leads = paths::resolve(folder, Path::new("/"));
+                path.starts_with(leads.as_ref().unwrap_or(folder))
+            })
+        };
+        if within(refused_paths) {
+            return denied("path", format!("`{shown}` is not for its tools. Use other files"));
+        }
+        if let Some(roots) = roots
+            && !within(roots)
+        {
             let allowed: Vec<_> =
                 roots.iter().map(|root| format!("`{}`", root.display())).collect();
             let allowed = match allowed.is_empty() {

@@ -42,6 +42,8 @@ pub struct AccessProfile {
     /// The folders that files have to be in, as absolute paths. Without it, any; an empty list: no file at
     /// all.
     pub roots: Option<Vec<PathBuf>>,
+    /// Folders and files that may not be used though they are in a root, as absolute paths.
+    pub refused_paths: Vec<PathBuf>,
     /// Where relative paths begin: the folder that the tools run in. By default the first of `roots`.
     pub base: Option<PathBuf>,
     /// The hosts of addresses: `example.com`, `*.example.com` for those beneath it, with a port if only that
@@ -132,7 +134,9 @@ impl AccessPolicy {
 impl AccessProfile {
     fn check(&self, name: &str) -> Result<(), PolicyError> {
         let roots = self.roots.iter().flatten().map(|root| ("roots", root));
-        for (field, path) in roots.chain(self.base.iter().map(|base| ("base", base))) {
+        let refused = self.refused_paths.iter().map(|path| ("refused_paths", path));
+        let base = self.base.iter().map(|base| ("base", base));
+        for (field, path) in roots.chain(refused).chain(base) {
             if !path.is_absolute() {
                 let (path, profile) = (path.display().to_string(), name.to_owned());
                 return Err(PolicyError::NotAbsolute { field, path, profile });
@@ -153,6 +157,7 @@ impl AccessProfile {
     /// Whether no call can be refused by it.
     pub(super) fn allows_all(&self) -> bool {
         self.roots.is_none()
+            && self.refused_paths.is_empty()
             && self.hosts.is_none()
             && self.max_file_bytes.is_none()
             && self.refused_tools.is_empty()
