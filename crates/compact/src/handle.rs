@@ -90,12 +90,11 @@ impl CompactionHandle {
         let now = Instant::now();
         let tenants = self.0.memory.tenants.entries();
         let breakers = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.breaker.state()));
-        let spent =
-            self.0.memory.ledger.snapshot(now).into_iter().filter_map(|(account, totals)| {
-                let SpendAccount::Tenant(name) = account else { return None };
-                let (hour, day) = tokens(&totals);
-                Some((name.as_ref().into(), hour, day))
-            });
+        let spent = self.0.ledger.snapshot(now).into_iter().filter_map(|(account, totals)| {
+            let SpendAccount::Summaries(name) = account else { return None };
+            let (hour, day) = tokens(&totals);
+            Some((name.as_ref().into(), hour, day))
+        });
         let conversations = self.0.memory.conversations.entries().into_iter().map(|(_, one)| {
             let snapshot = one.state.lock().snapshot.clone();
             ConversationSnapshot { id: one.id.clone(), is_busy: one.is_busy(), ..snapshot }
@@ -113,12 +112,12 @@ impl CompactionHandle {
     /// reservations included. `None` for calls without a tenant.
     pub fn spent(&self, tenant: Option<&str>) -> (u64, u64) {
         let account = account(tenant.unwrap_or_default());
-        tokens(&self.0.memory.ledger.totals(&account, Instant::now()))
+        tokens(&self.0.ledger.totals(&account, Instant::now()))
     }
 
     /// What tenants have spent on summaries: to be saved and restored, or reset.
     pub fn ledger(&self) -> &SpendLedger {
-        &self.0.memory.ledger
+        &self.0.ledger
     }
 
     /// Whether the summariser may be called for a tenant. `None` for calls without one.

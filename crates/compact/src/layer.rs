@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steadfast_chat::{ChatRequest, ChatResponse, Events, Message};
-use steadfast_core::{DegradedProviders, Failure, KeyedPolicy, Target};
+use steadfast_core::{DegradedProviders, Failure, KeyedPolicy, SpendLedger, Target};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -93,6 +93,23 @@ impl CompactionLayer {
     /// Spends at most this on the summaries of one tenant.
     pub fn with_spend(self, policy: SpendPolicy) -> Self {
         self.with(|config| config.spend = policy)
+    }
+
+    /// Charges summaries to this ledger, which others share: that of the spend limit, so that what a tenant spends
+    /// is one number. A `Stack` gives the layer its own.
+    ///
+    /// Whoever calls the summariser's providers with a [`CallSpend`](steadfast_core::CallSpend) in the context, as a
+    /// stack of this ledger does, charges each attempt to it: to the
+    /// [summaries](steadfast_core::SpendAccount::Summaries) of the tenant, under the
+    /// [cap](Self::with_spend) on them, and to whatever the call is charged to that needs the summary. Otherwise what
+    /// the answers report is charged.
+    ///
+    /// What the layer remembers is kept; a handle that was taken before shows the ledger of before.
+    pub fn with_ledger(self, ledger: SpendLedger) -> Self {
+        let mut state = self.state.sharing(&self.state);
+        state.ledger = ledger.clone();
+        state.config.ledger = Some(ledger);
+        Self { state: Arc::new(state) }
     }
 
     /// Without summaries while their provider is in `degraded`, those that `steadfast-health` finds: rules alone

@@ -38,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) counter: Option<Arc<Counter>>,
     pub(crate) summaries: SummaryPolicy,
     pub(crate) spend: SpendPolicy,
+    pub(crate) ledger: Option<SpendLedger>,
     /// Every request is sent as it is.
     pub(crate) off: bool,
     pub(crate) deferred: bool,
@@ -57,6 +58,8 @@ pub(crate) struct LayerState {
     pub(crate) config: Config,
     pub(crate) models: Arc<Models>,
     pub(crate) counter: Arc<Counter>,
+    /// What tenants have spent on summaries.
+    pub(crate) ledger: SpendLedger,
     pub(crate) memory: Arc<Memory>,
     /// By a hash of target, model and what is learned: as the configuration has it.
     pub(crate) targets: Keyed<u64, TargetInfo>,
@@ -65,8 +68,6 @@ pub(crate) struct LayerState {
 
 /// What is remembered; layers of different settings can share it.
 pub(crate) struct Memory {
-    /// What tenants have spent on summaries.
-    pub(crate) ledger: SpendLedger,
     pub(crate) tenants: Keyed<Box<str>, Tenant>,
     pub(crate) conversations: Keyed<u64, Conversation>,
     /// What was done since the layer was made.
@@ -78,7 +79,6 @@ impl LayerState {
     pub(crate) fn new(config: Config) -> Self {
         let rng = config.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let memory = Memory {
-            ledger: SpendLedger::default(),
             tenants: Keyed::new(KeyedPolicy::default()),
             conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
             counts: Mutex::default(),
@@ -87,6 +87,7 @@ impl LayerState {
         Self {
             models: config.models.clone().unwrap_or_default(),
             counter: config.counter.clone().unwrap_or_default(),
+            ledger: config.ledger.clone().unwrap_or_default(),
             memory: Arc::new(memory),
             targets: Keyed::new(KeyedPolicy::default()),
             rng: Mutex::new(rng),
@@ -98,6 +99,7 @@ impl LayerState {
     pub(crate) fn sharing(&self, other: &Self) -> Self {
         let mut new = Self::new(self.config.clone());
         new.memory = other.memory.clone();
+        new.ledger = other.ledger.clone();
         new.models = new.config.models.clone().unwrap_or_else(|| other.models.clone());
         new.counter = new.config.counter.clone().unwrap_or_else(|| other.counter.clone());
         new.memory.conversations.set_policy(new.config.remember.unwrap_or(REMEMBER));

@@ -5,10 +5,11 @@ mod support;
 
 use std::time::Duration;
 
-use steadfast_chat::{Completion, Delta, Event, Message, Role, StopReason};
+use steadfast_chat::{ChatRequest, Completion, Delta, Event, Message, Role, StopReason};
 use steadfast_compact::{CompactionLayer, Degraded, SpendPolicy, SummaryPolicy, Tier, Unusable};
 use steadfast_core::{
-    DegradedProviders, Failure, Priority, Reason, Step, Usage, circuit::CircuitState,
+    CallSpend, DegradedProviders, Failure, Priority, Reason, Spend, SpendAccount, SpendCaps,
+    SpendLedger, Step, Usage, circuit::CircuitState,
 };
 use support::*;
 use tokio::time::Instant;
@@ -575,6 +576,56 @@ async fn tokens_of_an_unused_summary_count() {
     let layer = self::layer(&hanging);
     turn(&layer, "s").await.unwrap();
     assert!(layer.handle().spent(Some("acme")).0 > 1_000, "nobody knows what a hang did cost");
+}
+
+/// What a summary costs is in the account of the tenant's summaries, and in those of the call that needs it.
+#[tokio::test(start_paused = true)]
+async fn summaries_are_charged_to_the_call_that_needs_them() {
+    let acme = SpendAccount::Tenant("acme".into());
+    let summaries = SpendAccount::Summaries("acme".into());
+    let turn = async |summariser: &Model, ledger: &SpendLedger, cap: u64| {
+        let layer = layer(summariser).with_ledger(ledger.clone());
+        let (caps, now) = (SpendCaps::of_tokens(cap, 0), Instant::now());
+        let call = CallSpend::reserve(ledger, [(acme.clone(), caps)], Spend::new(1_000, 0), now);
+        let mut context = session("s");
+        context.spend = Some(call.unwrap());
+        let model = Model::fine();
+        let answer = ask(&stacked(&layer, &model), request(talk(120, 20), context)).await.unwrap();
+        let tokens = |account| ledger.totals(account, Instant::now()).hour.tokens;
+        (notice(&answer).degraded, tokens(&acme), tokens(&summaries))
+    };
+    let (ledger, summariser) = (SpendLedger::default(), recorded());
+    assert_eq!(turn(&summariser, &ledger, 0).await, (None, 5_020, 5_020));
+    // The tenant's own cap holds for its summaries, too.
+    let over = (Some(Degraded::OverBudget), 5_020, 5_020);
+    assert_eq!(turn(&summariser, &ledger, 7_000).await, over);
+    assert_eq!(summariser.calls(), 1);
+
+    // Whoever observes the attempts charges them, also those that the answer says nothing of.
+    let ledger = SpendLedger::default();
+    let observed = Model::at_once(|_, request: &ChatRequest| {
+        let spend = request.context.spend.clone().unwrap();
+        for tokens in [300, 40] {
+            let attempt = spend.attempt(Spend::new(500, 0), Instant::now()).unwrap();
+            attempt.charge(Spend::new(tokens, 7), Instant::now());
+        }
+        Ok(say_used("All is well.", 40, 0))
+    });
+    assert_eq!(turn(&observed, &ledger, 0).await, (None, 340, 340));
+    for account in [&acme, &summaries] {
+        assert_eq!(ledger.totals(account, Instant::now()).hour.cost, 14);
+    }
+
+    // A call of another ledger is none of its accounts.
+    let (own, other) = (SpendLedger::default(), SpendLedger::default());
+    let layer = layer(&recorded()).with_ledger(own.clone());
+    let call = [(acme.clone(), SpendCaps::default())];
+    let mut context = session("s");
+    context.spend = CallSpend::reserve(&other, call, Spend::ZERO, Instant::now()).ok();
+    ask(&stacked(&layer, &Model::fine()), request(talk(120, 20), context)).await.unwrap();
+    assert_eq!(own.totals(&summaries, Instant::now()).hour.tokens, 5_020);
+    assert_eq!(layer.handle().spent(Some("acme")), (5_020, 5_020));
+    assert_eq!(other.snapshot(Instant::now()), []);
 }
 
 #[tokio::test(start_paused = true)]

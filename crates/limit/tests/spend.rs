@@ -14,8 +14,8 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::join_all, stream};
 use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, EventStream, Head};
 use steadfast_core::{
-    CallContext, Dialect, Failover, Failure, FaultSide, Reason, Retry, Spend, SpendAccount,
-    SpendLedger, SpendTotals, Target, Usage,
+    CallContext, CallSpend, Dialect, Failover, Failure, FaultSide, Reason, Retry, Spend,
+    SpendAccount, SpendCaps, SpendLedger, SpendTotals, Target, Usage,
 };
 use steadfast_limit::{ModelPrice, Prices, SpendLimitLayer, SpendLimitPolicy};
 use steadfast_retry::RetryBackoffLayer;
@@ -484,6 +484,36 @@ async fn an_unknown_price_is_reported_once() {
         unpriced.collect::<Vec<_>>(),
         ["steadfast::limit::unpriced model=\"house\" taken_for=Free"]
     );
+}
+
+/// A call of a call, such as a summary, is charged to the accounts it was given, and to no other.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_reserved_in_the_ledger_passes() {
+    for with_meter in [true, false] {
+        let layer = hour(1_000);
+        let summaries = SpendAccount::Summaries("acme".into());
+        let own = [(summaries.clone(), SpendCaps::default())];
+        let model = service_fn(|_: ChatRequest| async { Ok::<_, Failure>(whole(90, 5)) });
+        let mut asked = request();
+        let (ledger, now) = (layer.ledger().clone(), Instant::now());
+        asked.context.spend = CallSpend::reserve(&ledger, own.clone(), Spend::ZERO, now).ok();
+        let mut service = stack(&layer, with_meter, model);
+        service.ready().await.unwrap().call(asked).await.unwrap().collect().await.unwrap();
+        assert_eq!(spent(&ledger), 0);
+        let charged = ledger.totals(&summaries, Instant::now()).hour.tokens;
+        assert_eq!(
+            charged,
+            if with_meter { 95 } else { 0 },
+            "attempts are charged where they are observed"
+        );
+
+        // That of another ledger's is none of this one's.
+        let mut asked = request();
+        asked.context.spend =
+            CallSpend::reserve(&SpendLedger::default(), own, Spend::ZERO, now).ok();
+        service.ready().await.unwrap().call(asked).await.unwrap().collect().await.unwrap();
+        assert_eq!(spent(&ledger), 95);
+    }
 }
 
 #[tokio::test(start_paused = true)]

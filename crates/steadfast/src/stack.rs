@@ -132,8 +132,8 @@ impl Stack {
 impl<C> Stack<C> {
     /// Every other layer with its defaults, around this failover.
     pub fn around(failover: CooldownFailoverLayer<C>) -> Self {
-        let (budget, health) = (RetryBudget::default(), ProviderHealthLayer::default());
-        Self {
+        let budget = RetryBudget::default();
+        let stack = Self {
             on_step: OnStepLayer::none(),
             deadline: DeadlineLayer::default(),
             spend_limit: SpendLimitLayer::default(),
@@ -141,16 +141,17 @@ impl<C> Stack<C> {
             guard: SafetyGuardLayer::default(),
             continuation: ContinuationLayer::default(),
             resume: StreamResumeLayer::default().with_budget(budget.drawing()),
-            failover: failover.with_budget(budget.clone()).with_health(health.degraded()),
-            compaction: CompactionLayer::rules_only().with_health(health.degraded()),
-            health,
+            failover: failover.with_budget(budget.clone()),
+            compaction: CompactionLayer::rules_only(),
+            health: ProviderHealthLayer::default(),
             retry: RetryBackoffLayer::in_stack().with_budget(budget.drawing()),
             rate_limit: RateLimitLayer::default(),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
             classify: ClassifyLayer::default(),
             target_layer: Identity::new(),
-        }
+        };
+        stack.with_shared()
     }
 }
 
@@ -281,7 +282,7 @@ impl<C, L> Stack<C, L> {
             classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
             target_layer: self.target_layer,
         };
-        let stack = stack.with_health_known();
+        let stack = stack.with_shared();
         Ok(match policies.budget.capacity {
             0 => stack.without_budget(),
             _ => stack.with_budget(RetryBudget::new(policies.budget)),
@@ -297,7 +298,7 @@ impl<C, L> Stack<C, L> {
     /// With these caps of what tenants and API keys may spend. Nothing is capped without.
     pub fn with_spend_limit(mut self, layer: SpendLimitLayer) -> Self {
         self.spend_limit = layer;
-        self
+        self.with_shared()
     }
 
     /// With these rate limits. Without any set, those that providers state are kept.
@@ -347,7 +348,7 @@ impl<C, L> Stack<C, L> {
     /// others, and nothing is summarised there.
     pub fn with_health(mut self, layer: ProviderHealthLayer) -> Self {
         self.health = layer;
-        self.with_health_known()
+        self.with_shared()
     }
 
     /// Takes no provider as degraded.
@@ -355,9 +356,10 @@ impl<C, L> Stack<C, L> {
         self.with_health(ProviderHealthLayer::off())
     }
 
-    /// Failover and compaction ask the stack's health layer.
-    fn with_health_known(mut self) -> Self {
-        self.compaction = self.compaction.with_health(self.health.degraded());
+    /// Failover and compaction ask the stack's health layer, and summaries are charged to the stack's ledger.
+    fn with_shared(mut self) -> Self {
+        let ledger = self.spend_limit.ledger().clone();
+        self.compaction = self.compaction.with_health(self.health.degraded()).with_ledger(ledger);
         self.failover = match self.health.policy() {
             Some(_) => self.failover.with_health(self.health.degraded()),
             None => self.failover.without_health(),
@@ -367,14 +369,14 @@ impl<C, L> Stack<C, L> {
 
     /// With this compaction: its summariser, models and limits.
     pub fn with_compaction(mut self, layer: CompactionLayer) -> Self {
-        self.compaction = layer.with_health(self.health.degraded());
-        self
+        self.compaction = layer;
+        self.with_shared()
     }
 
     /// Without compaction: what is too long for its model is refused by it.
     pub fn without_compaction(mut self) -> Self {
         self.compaction = CompactionLayer::off();
-        self
+        self.with_shared()
     }
 
     /// Without resumes: a stream that breaks after content ends with its failure.

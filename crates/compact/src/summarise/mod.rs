@@ -10,10 +10,7 @@ use std::{
     future::{Future, poll_fn},
     ops::Range,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -21,15 +18,12 @@ use std::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Events, Message, Part, Role};
-use steadfast_core::{
-    CallContext, Deadline, Failure, Keep, Priority, Reason, RecoveryLog, Spend, SpendReservation,
-    Step,
-};
+use steadfast_core::{CallContext, Deadline, Failure, Keep, Priority, Reason, RecoveryLog, Step};
 use tokio::time::Instant;
 use tower_service::Service;
 
 pub(crate) use self::spend::account;
-use self::{breaker::SummariserBreaker, prompt::MAX_PART};
+use self::{breaker::SummariserBreaker, prompt::MAX_PART, spend::SummarySpend};
 pub use self::{
     policy::SummaryPolicy,
     prompt::{Unusable, accept, ask, chunks},
@@ -191,38 +185,6 @@ impl Keep for Tenant {
     }
 }
 
-/// Tokens reserved for one compaction; what was not used is given back when it is dropped.
-struct Budget {
-    reservation: Option<SpendReservation>,
-    used: AtomicU64,
-}
-
-impl Budget {
-    /// `None` when the tenant's cap leaves less.
-    fn reserve(layer: &LayerState, tenant: &str, tokens: u64, now: Instant) -> Option<Self> {
-        let (caps, most) = (layer.config.spend.caps(), Spend::new(tokens, 0));
-        let reserved = layer.memory.ledger.reserve(&account(tenant), &caps, most, now);
-        Some(Self { reservation: Some(reserved.ok()?), used: AtomicU64::new(0) })
-    }
-
-    fn used(&self, tokens: u64) {
-        self.used.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// Its cost is not known: the whole reservation counts as spent.
-    fn keep_all(&mut self) {
-        drop(self.reservation.take());
-    }
-}
-
-impl Drop for Budget {
-    fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            reservation.charge(Spend::new(*self.used.get_mut(), 0), Instant::now());
-        }
-    }
-}
-
 /// One summary that is asked for: its calls, and what they may cost.
 struct SummaryCalls<'a> {
     layer: &'a LayerState,
@@ -253,15 +215,14 @@ pub(crate) async fn summarise(
     let mut calls = calls.ok_or(Degraded::TooLong)?;
     let name = context.tenant().unwrap_or_default();
     let tenant = Tenant::of(layer, name, now);
-    let budget = Budget::reserve(layer, name, calls.cost(), now);
-    let mut budget = budget.ok_or(Degraded::OverBudget)?;
+    let spends = calls.reserve(now).ok_or(Degraded::OverBudget)?;
     let (lease, is_probe) = tenant.breaker.admit(now).ok_or(Degraded::BreakerOpen)?;
     let mut time = if is_probe { policy.probe.min(policy.time) } else { policy.time };
     if let Some(deadline) = context.deadline {
         time = time.min(deadline.remaining_at(now) / 2);
     }
     calls.deadline = Deadline::after(time);
-    let run = tokio::time::timeout(time, calls.run(&budget));
+    let run = tokio::time::timeout(time, calls.run(&spends));
     let summary = until_failing(run, &calls.log, calls.patience.unwrap_or(Duration::MAX)).await;
     let summary = summary.map_or_else(
         |reason| Err(Degraded::Failed(reason)),
@@ -272,7 +233,7 @@ pub(crate) async fn summarise(
         Err(why) => lease.failure(&Failure::new(why.reason(), why.as_str())),
     }
     if matches!(summary, Err(Degraded::TimedOut | Degraded::Endless)) {
-        budget.keep_all();
+        spends.iter().for_each(|spend| spend.keep(Instant::now()));
     }
     summary
 }
@@ -347,9 +308,12 @@ impl<'a> SummaryCalls<'a> {
         })
     }
 
-    /// What all calls may cost.
-    fn cost(&self) -> u64 {
-        self.chunks.iter().map(|(_, cost)| cost).sum::<u64>() + self.merge_cost()
+    /// Reserves what all calls may cost, the last of them for merging; `None` when a cap leaves less.
+    fn reserve(&self, now: Instant) -> Option<Vec<SummarySpend>> {
+        let Self { layer, context, chunks, .. } = self;
+        let costs = chunks.iter().map(|(_, cost)| *cost).chain([self.merge_cost()]);
+        let policy = layer.config.spend;
+        costs.map(|cost| SummarySpend::reserve(&layer.ledger, policy, context, cost, now)).collect()
     }
 
     /// What merging may cost, where there is something to merge.
@@ -358,11 +322,11 @@ impl<'a> SummaryCalls<'a> {
     }
 
     /// Asks about every chunk, and for one record of all.
-    async fn run(&self, budget: &Budget) -> Result<String, Degraded> {
+    async fn run(&self, spends: &[SummarySpend]) -> Result<String, Degraded> {
         let input = self.input;
         let mut earlier = input.earlier.as_deref();
-        let calls = self.chunks.iter().map(|(chunk, cost)| {
-            self.call(&input.messages[chunk.clone()], earlier.take(), *cost, budget)
+        let calls = self.chunks.iter().zip(spends).map(|((chunk, cost), spend)| {
+            self.call(&input.messages[chunk.clone()], earlier.take(), *cost, spend)
         });
         let calls: Vec<_> = calls.collect();
         let parallel = self.layer.config.summaries.parallel;
@@ -381,7 +345,7 @@ impl<'a> SummaryCalls<'a> {
             Message::new(Role::User, std::iter::once(Part::text(header)).chain(pieces).collect())
         });
         let parts: Vec<_> = parts.collect();
-        self.call(&parts, None, self.merge_cost(), budget).await
+        self.call(&parts, None, self.merge_cost(), &spends[self.chunks.len()]).await
     }
 
     /// Asks for a record of `messages`, which may cost so much.
@@ -390,7 +354,7 @@ impl<'a> SummaryCalls<'a> {
         messages: &[Message],
         earlier: Option<&str>,
         cost: u64,
-        budget: &Budget,
+        spend: &SummarySpend,
     ) -> impl Future<Output = Result<String, Degraded>> {
         let mut request = ask(messages, earlier, self.output, &mut self.layer.rng());
         let identity = request.context.identity_mut();
@@ -400,17 +364,20 @@ impl<'a> SummaryCalls<'a> {
         // So that no wait begins which would be cut off.
         request.context.patience = self.patience;
         request.context.log = self.log.clone();
+        request.context.spend = Some(spend.call.clone());
         let most = READ + usize::try_from(self.output).unwrap_or(usize::MAX).saturating_mul(64);
         let answer = (self.summariser.0)(request, most);
         async move {
+            spend.made();
             match answer.await {
                 Ok(answer) => {
-                    budget.used(answer.usage.total().unwrap_or(cost));
+                    spend.charge(Some(answer.usage.total().unwrap_or(cost)), Instant::now());
                     accept(&answer).map_err(Degraded::Unusable)
                 }
                 Err(NoAnswer::Endless) => Err(Degraded::Endless),
                 Err(NoAnswer::Failed(failure)) => {
-                    budget.used(failure.usage().and_then(|usage| usage.total()).unwrap_or(0));
+                    let used = failure.usage().and_then(|usage| usage.total());
+                    spend.charge(Some(used.unwrap_or(0)), Instant::now());
                     Err(Degraded::Failed(failure.reason()))
                 }
             }

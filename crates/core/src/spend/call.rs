@@ -17,6 +17,7 @@ use super::{Account, Spend, SpendAccount, SpendCaps, SpendLedger, SpendRefusal};
 pub struct CallSpend(Arc<CallState>);
 
 struct CallState {
+    ledger: SpendLedger,
     accounts: Box<[(Arc<Account>, SpendCaps)]>,
     free: Mutex<Free>,
 }
@@ -44,11 +45,43 @@ impl CallSpend {
     ) -> Result<Self, SpendRefusal> {
         let accounts = accounts.into_iter();
         let accounts = accounts.map(|(name, caps)| (ledger.account(&name, now), caps)).collect();
+        Self::of(ledger.clone(), accounts, most, now)
+    }
+
+    /// Reserves the most that a further call may spend which this one needs, such as a summary: in the accounts of
+    /// this call, and in others of the same ledger.
+    ///
+    /// # Errors
+    ///
+    /// With the first cap that leaves less; nothing is reserved then.
+    pub fn beside(
+        &self,
+        others: impl IntoIterator<Item = (SpendAccount, SpendCaps)>,
+        most: Spend,
+        now: Instant,
+    ) -> Result<Self, SpendRefusal> {
+        let ledger = self.0.ledger.clone();
+        let others = others.into_iter().map(|(name, caps)| (ledger.account(&name, now), caps));
+        let accounts = self.0.accounts.iter().cloned().chain(others).collect();
+        Self::of(ledger, accounts, most, now)
+    }
+
+    fn of(
+        ledger: SpendLedger,
+        accounts: Box<[(Arc<Account>, SpendCaps)]>,
+        most: Spend,
+        now: Instant,
+    ) -> Result<Self, SpendRefusal> {
         let free = Free { left: Spend::ZERO, attempts: 0, spent: Spend::ZERO, ended: false };
-        let call = Self(Arc::new(CallState { accounts, free: Mutex::new(free) }));
+        let call = Self(Arc::new(CallState { ledger, accounts, free: Mutex::new(free) }));
         call.0.hold(most, now)?;
         call.0.free.lock().left = most;
         Ok(call)
+    }
+
+    /// Whether its accounts are those of `ledger`.
+    pub fn is_of(&self, ledger: &SpendLedger) -> bool {
+        Arc::ptr_eq(&self.0.ledger.0, &ledger.0)
     }
 
     /// An attempt is about to be made that may cost `most`.

@@ -135,6 +135,9 @@ pub enum SpendAccount {
     Tenant(Arc<str>),
     /// An API key's, by its name.
     Key(Arc<str>),
+    /// That of the summaries of a tenant's conversations. They are in the tenant's own account as well, as far as
+    /// the calls that needed them are.
+    Summaries(Arc<str>),
 }
 
 impl fmt::Display for SpendAccount {
@@ -143,6 +146,10 @@ impl fmt::Display for SpendAccount {
             Self::Tenant(name) if name.is_empty() => f.write_str("calls without a tenant"),
             Self::Tenant(name) => write!(f, "tenant `{name}`"),
             Self::Key(name) => write!(f, "key `{name}`"),
+            Self::Summaries(name) if name.is_empty() => {
+                f.write_str("summaries for calls without a tenant")
+            }
+            Self::Summaries(name) => write!(f, "summaries for tenant `{name}`"),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use steadfast_core::{Call, Failure, IntoFailure, SpendLedger, UntilEnd, inner_service};
+use steadfast_core::{Call, CallSpend, Failure, IntoFailure, SpendLedger, UntilEnd, inner_service};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -54,7 +54,9 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        if !self.state.is_on() {
+        // A call of a call has its caps from that one.
+        let is_within = |spend: &CallSpend| spend.is_of(&self.state.ledger);
+        if !self.state.is_on() || request.context().spend.as_ref().is_some_and(is_within) {
             return MeteredFuture::calling(self.inner.call(request), None);
         }
         let tokens = self.estimate.estimate(&request);
