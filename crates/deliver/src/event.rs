@@ -126,12 +126,12 @@ pub(crate) fn kept(message: &Announcement, failure: &Failure) {
     message.context.log.record(|| Step::new(LAYER, "dead_lettered").with_reason(failure.reason()));
 }
 
-/// A letter has come into the queue, an attempt has failed, or it has ended.
-pub(crate) fn letter(letter: &DeadLetter) {
+/// A letter has come into the queue, an attempt has `failed`, or it has ended.
+pub(crate) fn letter(letter: &DeadLetter, failed: bool) {
     let DeadLetter { key, session, destination, kind, attempts, error, .. } = letter;
     let (key, session, destination, kind) = (&**key, &**session, &**destination, kind.as_str());
     match letter.end {
-        None if *attempts == 0 => event!(
+        None if !failed => event!(
             name: "steadfast::deliver::dead_lettered",
             target: "steadfast::deliver",
             Level::WARN,

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use steadfast_store::StoreError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
 
 use crate::{DeliveryFolder, event};
 
@@ -17,7 +20,7 @@ pub(crate) trait JournalFile: Send + 'static {
     /// Appends these records: when it returns they are on the disk.
     fn append(&mut self, records: &[Self::Record]) -> Result<(), StoreError>;
 
-    /// Removes those of `records`, which wait to be written, that later ones of them have replaced.
+    /// Removes those of `records`, which wait to be written, that later ones of them have replaced, and what a file would not keep.
     fn compress(&self, records: &mut Vec<Self::Record>);
 }
 
@@ -25,17 +28,20 @@ pub(crate) trait JournalFile: Send + 'static {
 #[derive(Debug)]
 pub(crate) struct Journal<R> {
     jobs: mpsc::UnboundedSender<Job<R>>,
+    /// `Some` once the writer has ended: whether everything was written.
+    ended: watch::Receiver<Option<bool>>,
 }
 
 #[derive(Debug)]
 enum Job<R> {
     /// To be written; whoever waits for it learns whether it is on the disk, or in memory alone.
     Write(R, Option<oneshot::Sender<bool>>),
-    Close(oneshot::Sender<bool>),
+    Close,
 }
 
-/// Records that wait for a disk that takes none are compressed when there are so many.
-const COMPRESSED_FROM: usize = 4_096;
+/// The most records that are written at once. Those that wait for a disk that takes none are compressed when they are twice as
+/// many as the last time, and so many more.
+const BATCH: usize = 1_024;
 
 impl<R: Send + Sync + 'static> Journal<R> {
     /// Starts the writer of `file`. It ends when it is closed, or when this is dropped and everything is written; it holds the
@@ -46,13 +52,16 @@ impl<R: Send + Sync + 'static> Journal<R> {
         retry_every: Duration,
     ) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
+        let (result, ended) = watch::channel(None);
         tokio::spawn(async move {
-            let file = run(file, queue, retry_every).await;
+            let mut writer = Writer::new(file, retry_every);
+            let written = writer.run(queue).await;
             // The file before the folder's lock.
-            drop(file);
+            drop(writer);
             drop(folder);
+            result.send_replace(Some(written));
         });
-        Self { jobs }
+        Self { jobs, ended }
     }
 
     /// Writes `record`, some time.
@@ -68,90 +77,115 @@ impl<R: Send + Sync + 'static> Journal<R> {
         receiver
     }
 
-    /// Writes what was given before, and ends. False: not all of it could be written.
+    /// Writes what was given before, and ends. False, however often it is asked: not all of it could be written.
     pub(crate) async fn close(&self) -> bool {
-        let (done, receiver) = oneshot::channel();
-        if self.jobs.send(Job::Close(done)).is_err() {
-            return true;
-        }
-        receiver.await.unwrap_or(false)
+        // It has ended before, or is no more: then its result is what counts.
+        let _ = self.jobs.send(Job::Close);
+        let mut ended = self.ended.clone();
+        ended.wait_for(Option::is_some).await.is_ok_and(|written| *written == Some(true))
     }
 }
 
-async fn run<F: JournalFile>(
-    file: F,
-    mut queue: mpsc::UnboundedReceiver<Job<F::Record>>,
+/// What the writer's task has.
+struct Writer<F: JournalFile> {
+    /// `None` while it is written to; for ever, when that has panicked.
+    file: Option<F>,
+    /// What is not on the disk.
+    waiting: Arc<Vec<F::Record>>,
+    /// They are compressed when they are so many.
+    compress_at: usize,
+    /// The disk takes nothing, and is tried again at this time.
+    retry_at: Option<Instant>,
     retry_every: Duration,
-) -> Option<F> {
-    let mut file = Some(file);
-    let mut waiting: Arc<Vec<F::Record>> = Arc::default();
-    let mut failing = false;
-    loop {
-        let mut jobs = Vec::new();
-        if failing {
+}
+
+impl<F: JournalFile> Writer<F> {
+    fn new(file: F, retry_every: Duration) -> Self {
+        let waiting = Arc::default();
+        Self { file: Some(file), waiting, compress_at: BATCH, retry_at: None, retry_every }
+    }
+
+    /// Writes until it is closed, or nobody can give it anything; whether everything is written.
+    async fn run(&mut self, mut queue: mpsc::UnboundedReceiver<Job<F::Record>>) -> bool {
+        loop {
+            let mut jobs = Vec::new();
             tokio::select! {
-                _ = queue.recv_many(&mut jobs, COMPRESSED_FROM) => {}
-                () = tokio::time::sleep(retry_every) => {}
+                _ = queue.recv_many(&mut jobs, BATCH) => {}
+                () = at(self.retry_at) => {}
             }
-        } else {
-            queue.recv_many(&mut jobs, COMPRESSED_FROM).await;
-        }
-        let ended = jobs.is_empty() && queue.is_closed();
-        let (mut close, mut waiters) = (None, Vec::new());
-        let records = Arc::get_mut(&mut waiting)?;
-        for job in jobs {
-            match job {
-                Job::Write(record, waiter) => {
-                    records.push(record);
-                    waiters.extend(waiter);
-                }
-                Job::Close(done) => close = Some(done),
-            }
-        }
-        let mut written = true;
-        if !records.is_empty() {
-            let mut taken = file.take()?;
-            let batch = waiting.clone();
-            let work = tokio::task::spawn_blocking(move || {
-                let result = taken.append(&batch);
-                drop(batch);
-                (taken, result)
-            });
-            // It fails when the runtime is shutting down.
-            let (returned, result) = work.await.ok()?;
-            match result {
-                Ok(()) => {
-                    if failing {
-                        event::written_again(F::NAME, waiting.len());
+            let mut ends = jobs.is_empty() && queue.is_closed() && queue.is_empty();
+            let mut waiters = Vec::new();
+            let Some(records) = Arc::get_mut(&mut self.waiting) else { return false };
+            for job in jobs {
+                match job {
+                    Job::Write(record, waiter) => {
+                        records.push(record);
+                        waiters.extend(waiter);
                     }
-                    waiting = Arc::default();
-                    failing = false;
-                }
-                Err(error) => {
-                    if !failing {
-                        event::not_written(F::NAME, &error);
-                    }
-                    (failing, written) = (true, false);
-                    if let Some(records) =
-                        Arc::get_mut(&mut waiting).filter(|all| all.len() >= COMPRESSED_FROM)
-                    {
-                        returned.compress(records);
-                    }
+                    Job::Close => ends = true,
                 }
             }
-            file = Some(returned);
+            let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
+            let written = if is_due || ends { self.write().await } else { false };
+            self.compress();
+            for waiter in waiters {
+                // Nobody may be waiting any more.
+                let _ = waiter.send(written);
+            }
+            if ends || self.file.is_none() {
+                return written;
+            }
         }
-        for waiter in waiters {
-            // Nobody may be waiting any more.
-            let _ = waiter.send(written);
+    }
+
+    /// Writes what waits; whether it is on the disk.
+    async fn write(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            return true;
         }
-        if let Some(close) = close {
-            queue.close();
-            let _ = close.send(written);
-            return file;
+        let Some(mut file) = self.file.take() else { return false };
+        let batch = self.waiting.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let result = file.append(&batch);
+            drop(batch);
+            (file, result)
+        });
+        // It fails when it has panicked, or the runtime is shutting down.
+        let Ok((file, result)) = work.await else { return false };
+        self.file = Some(file);
+        match result {
+            Ok(()) => {
+                if self.retry_at.take().is_some() {
+                    event::written_again(F::NAME, self.waiting.len());
+                }
+                (self.waiting, self.compress_at) = (Arc::default(), BATCH);
+                true
+            }
+            Err(error) => {
+                if self.retry_at.is_none() {
+                    event::not_written(F::NAME, &error);
+                }
+                self.retry_at = Some(Instant::now() + self.retry_every);
+                false
+            }
         }
-        if ended {
-            return file;
+    }
+
+    /// Keeps what waits for the disk bounded.
+    fn compress(&mut self) {
+        if self.waiting.len() < self.compress_at {
+            return;
         }
+        if let (Some(file), Some(records)) = (&self.file, Arc::get_mut(&mut self.waiting)) {
+            file.compress(records);
+            self.compress_at = 2 * records.len() + BATCH;
+        }
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::LetterEnd;
+
 /// By which route a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -14,6 +16,9 @@ pub enum DeliveryRoute {
     Letter,
     /// Not at all this time: the ledger has its key, so it had been delivered before.
     Repeated,
+    /// Not at all, and by nobody any more: it has ended in a record that people see, as [`DeliveryReceipt::end`] says. Sending it
+    /// again changes nothing but the record.
+    Recorded,
 }
 
 impl DeliveryRoute {
@@ -24,6 +29,7 @@ impl DeliveryRoute {
             Self::Direct => "direct",
             Self::Letter => "letter",
             Self::Repeated => "repeated",
+            Self::Recorded => "recorded",
         }
     }
 }
@@ -42,12 +48,19 @@ pub struct DeliveryReceipt {
     pub route: DeliveryRoute,
     /// What the platform calls the message, where the channel reports it.
     pub message_id: Option<Arc<str>>,
+    /// How it ended, of a message that is [recorded](DeliveryRoute::Recorded).
+    pub end: Option<LetterEnd>,
 }
 
 impl DeliveryReceipt {
     /// For a message that went this way.
     pub const fn new(route: DeliveryRoute) -> Self {
-        Self { route, message_id: None }
+        Self { route, message_id: None, end: None }
+    }
+
+    /// For a message that has ended in a record.
+    pub(crate) const fn recorded(end: LetterEnd) -> Self {
+        Self { route: DeliveryRoute::Recorded, message_id: None, end: Some(end) }
     }
 
     /// With the platform's own id of the message.

@@ -27,14 +27,35 @@ pub fn nothing_was_sent(failure: &Failure) -> bool {
         })
 }
 
-/// Whether nobody knows if the message was sent: the connection broke, or nothing came in time.
+/// Whether nobody knows if the message was sent: the connection broke, or nothing came in time, by the failure's reason or
+/// by an error among its causes.
 ///
 /// A status is an answer of the platform, which then did not take the message.
 pub(crate) fn is_unclear(failure: &Failure) -> bool {
     failure.is_delivered()
-        || matches!(failure.reason(), Reason::Network | Reason::Timeout)
+        || (matches!(failure.reason(), Reason::Network | Reason::Timeout)
+            || causes(failure).any(is_broken_or_late))
             && failure.status().is_none()
             && !nothing_was_sent(failure)
+}
+
+fn is_broken_or_late(cause: &(dyn Error + 'static)) -> bool {
+    use io::ErrorKind as Kind;
+
+    let kind = cause.downcast_ref().map(io::Error::kind);
+    cause.is::<tokio::time::error::Elapsed>()
+        || matches!(
+            kind,
+            Some(
+                Kind::ConnectionReset
+                    | Kind::ConnectionAborted
+                    | Kind::BrokenPipe
+                    | Kind::NotConnected
+                    | Kind::UnexpectedEof
+                    | Kind::TimedOut
+                    | Kind::WriteZero
+            )
+        )
 }
 
 fn causes<'a>(failure: &'a Failure) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -47,6 +68,14 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the platform's client failed")]
+    struct Wrapped(#[source] io::Error);
+
+    fn boxed(error: impl Error + Send + Sync + 'static) -> Failure {
+        Failure::from(Box::new(error) as steadfast_core::BoxError)
+    }
 
     #[test]
     fn what_may_have_been_sent() {
@@ -68,6 +97,13 @@ mod tests {
                 true,
             ),
             (Failure::new(Reason::ServerError, "").with_delivered(), true),
+            // Errors that nobody has classified.
+            (boxed(io(io::ErrorKind::ConnectionReset)), true),
+            (boxed(io(io::ErrorKind::TimedOut)), true),
+            (boxed(Wrapped(io(io::ErrorKind::UnexpectedEof))), true),
+            (boxed(io(io::ErrorKind::ConnectionRefused)), false),
+            (boxed(io(io::ErrorKind::InvalidInput)), false),
+            (boxed(io(io::ErrorKind::ConnectionReset)).with_status(StatusCode::BAD_GATEWAY), false),
         ] {
             assert_eq!(is_unclear(&failure), unclear, "{failure:?}");
         }

@@ -10,12 +10,12 @@ use common::{Channel, ledger};
 use parking_lot::Mutex;
 use steadfast_core::{Failure, Reason};
 use steadfast_deliver::{
-    Announcement, BatchLayer, BatchPolicy, DeliveryReceipt, DeliveryRoute, ParentTurn,
-    RouteFallbackLayer, SendOnceLayer,
+    Announcement, BatchLayer, BatchPolicy, DeadLetterLayer, DeadLetters, DeliveryReceipt,
+    DeliveryRoute, LetterQueuePolicy, ParentTurn, RouteFallbackLayer, SendOnceLayer,
 };
 use steadfast_testkit::{elapsed_ms, ms, secs};
 use tokio::{task::JoinHandle, time::Instant};
-use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
 type Turns = Arc<Mutex<Vec<(Duration, Vec<String>)>>>;
 
@@ -96,6 +96,75 @@ async fn a_turn_that_is_not_over_in_time_sends_each_directly() {
     let mut sent = fixture.channel.sent();
     sent.sort();
     assert_eq!((sent.join(" "), fixture.turns().len()), ("a b".to_owned(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_over_when_its_time_is_has_announced() {
+    let policy = BatchPolicy { turn_timeout: secs(10), ..BatchPolicy::default() };
+    let fixture = fixture(Some(secs(10)), policy);
+    let (first, second) = (fixture.send("a", "s"), fixture.send("b", "s"));
+    assert_eq!(first.await.unwrap(), (DeliveryRoute::Parent, secs(12)));
+    assert_eq!(second.await.unwrap(), (DeliveryRoute::Parent, secs(12)));
+    assert!(fixture.channel.sent().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_over_when_it_is_given_up_has_announced() {
+    // The first caller's own time ends with the turn's work: 2 s of waiting for others and 28 s.
+    let fixture = fixture(Some(secs(28)), BatchPolicy::default());
+    let sends = [fixture.send("a", "s"), fixture.send("b", "s")];
+    for send in sends {
+        let (route, after) = send.await.unwrap();
+        assert!(matches!(route, DeliveryRoute::Parent | DeliveryRoute::Repeated), "{route}");
+        assert_eq!(after, secs(30));
+    }
+    assert_eq!((fixture.turns().len(), fixture.channel.calls()), (1, 0));
+}
+
+/// What happens in which order: the end of a parent's turn that hangs, and what is sent directly.
+#[derive(Clone, Default)]
+struct Order(Arc<Mutex<Vec<String>>>);
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        self.0.lock().push("the turn has ended".to_owned());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_given_up_has_ended_before_anything_is_sent() {
+    let order = Arc::<Mutex<Vec<String>>>::default();
+    let seen = order.clone();
+    let parent = service_fn(move |_: ParentTurn| {
+        let turn = Order(seen.clone());
+        async move {
+            let _turn = turn;
+            std::future::pending::<Result<(), Failure>>().await
+        }
+    });
+    let seen = order.clone();
+    let channel = service_fn(move |message: Announcement| {
+        seen.lock().push(format!("{} is sent", message.key));
+        std::future::ready(Ok::<_, Failure>(()))
+    });
+    let ledger = ledger();
+    let letters =
+        DeadLetters::in_memory(LetterQueuePolicy::default(), ledger.clone(), channel.clone());
+    let batch = BatchLayer::new(ledger.clone()).layer(parent);
+    let service = ServiceBuilder::new()
+        .layer(DeadLetterLayer::new(letters.unwrap()))
+        .layer(RouteFallbackLayer::new(batch, ledger))
+        .service(channel);
+    let send = |key: &str| service.clone().oneshot(Announcement::new(key, "x", "text"));
+
+    // By its own time: the deadline of the turn is the same instant.
+    assert_eq!(send("a").await.unwrap().route, DeliveryRoute::Direct);
+    assert_eq!(*order.lock(), ["the turn has ended", "a is sent"]);
+    order.lock().clear();
+    // Dropped with everything around it: it is a letter that is due at once.
+    assert!(tokio::time::timeout(secs(10), send("b")).await.is_err());
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(*order.lock(), ["the turn has ended", "b is sent"]);
 }
 
 #[tokio::test(start_paused = true)]

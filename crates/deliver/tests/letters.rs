@@ -10,8 +10,8 @@ use common::{Channel, Mode, down, ends, keys, ledger, let_run, message, open, op
 use steadfast_core::{Failure, Jitter, Reason};
 use steadfast_deliver::{
     Announcement, DeadLetterLayer, DeadLetterPolicy, DeadLetters, DeliverError, DeliveryReceipt,
-    DeliveryRetryLayer, DeliveryRoute, LetterDrain, LetterList, LetterQueuePolicy, OfflineLetters,
-    RouteFallbackLayer, SendOnceLayer,
+    DeliveryRetryLayer, DeliveryRoute, LetterDrain, LetterEnd, LetterList, LetterQueuePolicy,
+    OfflineLetters, RouteFallbackLayer, SendOnceLayer,
 };
 use steadfast_testkit::{elapsed_ms, ms, secs};
 use tokio::{sync::watch, time::Instant};
@@ -255,9 +255,10 @@ async fn a_timeout_of_a_letter_after_its_send_is_no_second_message() {
 async fn what_may_have_been_sent_ends_in_a_record_and_can_be_sent_by_hand() {
     let stack = stack().await;
     stack.channel.set_all(Mode::Reset);
-    let failure = stack.send(message("a", "x")).await.unwrap_err();
-    assert_eq!((failure.reason(), stack.channel.calls()), (Reason::Network, 1));
-    assert_eq!(ends(&stack.letters.list()), ["a unclear"]);
+    // It is decided: a failure would be an invitation to send it again.
+    let receipt = stack.service.clone().oneshot(message("a", "x")).await.unwrap();
+    assert_eq!((receipt.route, receipt.end), (DeliveryRoute::Recorded, Some(LetterEnd::Unclear)));
+    assert_eq!((stack.channel.calls(), ends(&stack.letters.list())), (1, vec!["a unclear".into()]));
     stack.channel.set_all(Mode::Up);
     assert_eq!(stack.letters.drain(&LetterDrain::All), 0, "a person decides");
     assert_eq!(stack.letters.drain(&LetterDrain::Key("a".into())), 1);

@@ -119,7 +119,8 @@ impl Announcing {
         let message = Announcement::notice(notice.key.as_str(), destination, text);
         Ok(match self.announce(message.with_session(destination)).await? {
             DeliveryRoute::Parent => NoticeVia::Parent,
-            DeliveryRoute::Letter => NoticeVia::Letter,
+            // One that has ended in a record is decided: an error would have it sent again with every sweep.
+            DeliveryRoute::Letter | DeliveryRoute::Recorded => NoticeVia::Letter,
             _ => NoticeVia::Direct,
         })
     }

@@ -22,7 +22,8 @@ pub struct BatchLayer {
 }
 
 impl BatchLayer {
-    /// By the default policy. What a turn has announced is recorded in the ledger.
+    /// By the default policy. What a turn announces and has announced is recorded in the ledger, which is that of the layers
+    /// around it: by it they know when a turn that they have given up has ended.
     pub fn new(ledger: DeliveryLedger) -> Self {
         Self { open: Arc::new(OpenBatches::new(BatchPolicy::default(), ledger)) }
     }

@@ -7,7 +7,7 @@ use steadfast_core::Failure;
 use tokio::sync::{Notify, oneshot};
 
 use super::BatchPolicy;
-use crate::{Announcement, DeliveryLedger};
+use crate::{Announcement, DeliveryLedger, ledger::TurnGuard};
 
 /// The batches of one layer.
 pub(crate) struct OpenBatches {
@@ -96,16 +96,19 @@ impl OpenBatches {
         Joined { outcome, guard: MemberGuard { batch, number }, is_first: Some(first) }
     }
 
-    /// Nobody joins this batch any more; what it has collected, which may be nothing.
-    pub(crate) fn begin_turn(&self, first: &FirstOf) -> Vec<Announcement> {
+    /// Nobody joins this batch any more; what it has collected, which may be nothing. Whoever gives up from now on waits until the
+    /// guard is dropped.
+    pub(crate) fn begin_turn(&self, first: &FirstOf) -> (Vec<Announcement>, TurnGuard) {
         let mut collecting = self.collecting.lock();
         if collecting.get(&first.session).is_some_and(|open| Arc::ptr_eq(open, &first.batch)) {
             collecting.remove(&first.session);
         }
         drop(collecting);
         let mut state = first.batch.state.lock();
+        // Before the phase: nobody can give up a turn that the ledger does not know yet.
+        let guard = self.ledger.turn(state.members.iter().map(|member| &member.message.key));
         state.phase = if state.members.is_empty() { Phase::Ended } else { Phase::Turn };
-        state.members.iter().map(|member| member.message.clone()).collect()
+        (state.members.iter().map(|member| member.message.clone()).collect(), guard)
     }
 }
 

@@ -70,7 +70,8 @@ where
         // What is notified is that it is full.
         let _ = tokio::time::timeout(open.policy.window, batch.changed.notified()).await;
     }
-    let announcements = open.begin_turn(&first);
+    // Dropped last: the turn has ended, and what it has announced is recorded.
+    let (announcements, _turn) = open.begin_turn(&first);
     let Some(one) = announcements.first() else { return };
     let count = announcements.len();
     // The time of the first that ends, so that nobody goes on without the others.
@@ -91,14 +92,15 @@ where
     let panics = PanicGuard { open: &open, first: &first, armed: true };
     let (result, outcome) = tokio::select! {
         biased;
-        () = given_up => (Err(stopped("a caller of the parent's turn has given up")), "given up"),
-        () = tokio::time::sleep_until(until) => {
-            (Err(stopped("the parent's turn was not over in time")), "not in time")
-        }
+        // First: what has been announced by now is not sent again, whoever has given up or whatever the time.
         result = announced => match result {
             Ok(()) => (Ok(()), "announced"),
             Err(failure) => (Err(failure), "failed"),
         },
+        () = given_up => (Err(stopped("a caller of the parent's turn has given up")), "given up"),
+        () = tokio::time::sleep_until(until) => {
+            (Err(stopped("the parent's turn was not over in time")), "not in time")
+        }
     };
     panics.disarm();
     event::turn(&first.session, count, outcome);

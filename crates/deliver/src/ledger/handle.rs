@@ -1,10 +1,16 @@
 //! The ledger, as layers and people use it.
 
-use std::{collections::HashMap, error::Error, fmt, sync::Arc, time::SystemTime};
+use std::{
+    collections::{HashMap, VecDeque},
+    error::Error,
+    fmt,
+    sync::Arc,
+    time::SystemTime,
+};
 
 use parking_lot::Mutex;
 use steadfast_core::{Failure, Reason};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{
     LedgerPolicy,
@@ -12,7 +18,8 @@ use super::{
     state::LedgerKeys,
 };
 use crate::{
-    DeliverError, DeliveryFolder, DeliveryReceipt, clock, event, folder::blocking, journal::Journal,
+    DeliverError, DeliveryFolder, DeliveryReceipt, clock, event, folder::blocking,
+    journal::Journal, unclear::is_unclear,
 };
 
 /// What was delivered, by key: shared by every layer through which a message may go, so that none sends what another has
@@ -27,12 +34,18 @@ struct Shared {
     policy: LedgerPolicy,
     state: Mutex<State>,
     journal: Option<Journal<LedgerRecord>>,
+    /// A turn of a parent has ended.
+    turn_ended: Notify,
 }
 
 struct State {
     keys: LedgerKeys,
     /// What is being sent, and who waits for it.
     sending: HashMap<Arc<str>, watch::Receiver<Option<SendOutcome>>>,
+    /// Sends of which nobody knows whether they were, and whose failure nobody has seen yet: the last ones.
+    unseen: VecDeque<(Arc<str>, SharedFailure)>,
+    /// What turns of a parent are announcing, and how many of them.
+    turns: HashMap<Arc<str>, usize>,
     repeated: u64,
 }
 
@@ -45,6 +58,8 @@ pub(crate) enum SendStart {
     Delivered,
     /// Somebody is sending it.
     Joined(watch::Receiver<Option<SendOutcome>>),
+    /// It may have been sent, by a send whose failure nobody has seen: this is it.
+    Unseen(Failure),
     /// It is sent now, by whoever has this.
     Started(SendGuard, watch::Receiver<Option<SendOutcome>>),
 }
@@ -93,8 +108,15 @@ impl DeliveryLedger {
     }
 
     fn of(policy: LedgerPolicy, keys: LedgerKeys, journal: Option<Journal<LedgerRecord>>) -> Self {
-        let state = State { keys, sending: HashMap::new(), repeated: 0 };
-        Self(Arc::new(Shared { policy, state: Mutex::new(state), journal }))
+        let state = State {
+            keys,
+            sending: HashMap::new(),
+            unseen: VecDeque::new(),
+            turns: HashMap::new(),
+            repeated: 0,
+        };
+        let turn_ended = Notify::new();
+        Self(Arc::new(Shared { policy, state: Mutex::new(state), journal, turn_ended }))
     }
 
     /// The policy in force.
@@ -136,16 +158,64 @@ impl DeliveryLedger {
 
     /// Forgets every key until the next restart: what was delivered may be sent again.
     pub fn reset(&self) {
-        self.0.state.lock().keys.clear();
+        let mut state = self.0.state.lock();
+        state.keys.clear();
+        state.unseen.clear();
     }
 
-    /// Writes what is not written yet, and ends the writer. False: not all of it could be written, and a restart does not know
-    /// those keys.
+    /// Waits for the sends under way, for as long as the [policy](LedgerPolicy::close_wait) says, writes what is not written yet, and
+    /// ends the writer. False: a send goes on, or not all could be written; a restart does not know those keys.
     pub async fn close(&self) -> bool {
-        match &self.0.journal {
+        let ended = self.sends_ended().await;
+        let written = match &self.0.journal {
             Some(journal) => journal.close().await,
             None => true,
+        };
+        ended && written
+    }
+
+    /// Waits for what is being sent at this moment, for as long as the policy says; whether all of it has ended.
+    pub(crate) async fn sends_ended(&self) -> bool {
+        let sends: Vec<_> = self.0.state.lock().sending.values().cloned().collect();
+        let all = async {
+            for mut send in sends {
+                let _ = send.wait_for(Option::is_some).await;
+            }
+        };
+        tokio::time::timeout(self.0.policy.close_wait, all).await.is_ok()
+    }
+
+    /// A turn of a parent announces these from now on until the guard is dropped.
+    pub(crate) fn turn<'k>(&self, keys: impl Iterator<Item = &'k Arc<str>>) -> TurnGuard {
+        let keys: Vec<Arc<str>> = keys.cloned().collect();
+        let mut state = self.0.state.lock();
+        for key in &keys {
+            *state.turns.entry(key.clone()).or_default() += 1;
         }
+        drop(state);
+        TurnGuard { ledger: self.clone(), keys }
+    }
+
+    /// Whether a turn of a parent announces the message of this key at this moment.
+    pub(crate) fn is_in_turn(&self, key: &str) -> bool {
+        self.0.state.lock().turns.contains_key(key)
+    }
+
+    /// Waits until no turn of a parent announces the message of this key.
+    pub(crate) async fn turn_ended(&self, key: &str) {
+        loop {
+            // Before it is asked, so that none that ends in between is missed.
+            let ended = self.0.turn_ended.notified();
+            if !self.is_in_turn(key) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// The failure that nobody has seen of a send that may have been sent, which the caller has seen from now on.
+    pub(crate) fn take_unseen(&self, key: &str) -> Option<Failure> {
+        self.0.state.lock().take_unseen(key)
     }
 
     /// Begins a send, joins the one under way, or finds that there was one.
@@ -160,11 +230,45 @@ impl DeliveryLedger {
             state.repeated += 1;
             return SendStart::Joined(outcome);
         }
+        if let Some(failure) = state.take_unseen(key) {
+            state.repeated += 1;
+            return SendStart::Unseen(failure);
+        }
         let (sender, receiver) = watch::channel(None);
         state.sending.insert(key.clone(), receiver.clone());
         drop(state);
         let guard = SendGuard { ledger: self.clone(), key: key.clone(), outcome: Some(sender) };
         SendStart::Started(guard, receiver)
+    }
+}
+
+impl State {
+    fn take_unseen(&mut self, key: &str) -> Option<Failure> {
+        let at = self.unseen.iter().position(|(one, _)| **one == *key)?;
+        self.unseen.remove(at).map(|(_, failure)| failure.to_failure())
+    }
+}
+
+/// Held while a turn of a parent announces messages.
+pub(crate) struct TurnGuard {
+    ledger: DeliveryLedger,
+    keys: Vec<Arc<str>>,
+}
+
+impl Drop for TurnGuard {
+    fn drop(&mut self) {
+        let Shared { state, turn_ended, .. } = &*self.ledger.0;
+        let mut state = state.lock();
+        for key in &self.keys {
+            if let Some(turns) = state.turns.get_mut(key) {
+                *turns -= 1;
+                if *turns == 0 {
+                    state.turns.remove(key);
+                }
+            }
+        }
+        drop(state);
+        turn_ended.notify_waiters();
     }
 }
 
@@ -187,7 +291,19 @@ impl SendGuard {
             // Before it is out of the sends under way: at no moment neither has it.
             self.ledger.record(&self.key);
         }
-        self.ledger.0.state.lock().sending.remove(&self.key);
+        let Shared { policy, state, .. } = &*self.ledger.0;
+        let mut state = state.lock();
+        state.sending.remove(&self.key);
+        if let Err(failure) = &outcome
+            && is_unclear(&failure.0)
+        {
+            // Until somebody has seen it: what comes next for this message may be an attempt that did not wait for this one.
+            state.unseen.push_back((self.key.clone(), failure.clone()));
+            if state.unseen.len() > policy.keys {
+                state.unseen.pop_front();
+            }
+        }
+        drop(state);
         sender.send_replace(Some(outcome));
     }
 }

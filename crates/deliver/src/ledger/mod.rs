@@ -6,7 +6,7 @@ mod policy;
 mod send_once;
 mod state;
 
-pub(crate) use self::handle::{SendStart, SharedFailure};
+pub(crate) use self::handle::{SendStart, SharedFailure, TurnGuard};
 pub use self::{
     handle::{DeliveryLedger, LedgerSnapshot},
     policy::LedgerPolicy,

@@ -25,6 +25,13 @@ pub struct LedgerPolicy {
         serde(rename = "send_limit_ms", with = "steadfast_core::config::Millis")
     )]
     pub send_limit: Duration,
+    /// How long [closing](crate::DeliveryLedger::close) waits for sends under way at most. 10 s: most platforms answer in less, and an
+    /// orderly shutdown has 90 s by systemd's default, of which the deliveries under way take 30.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "close_wait_ms", with = "steadfast_core::config::Millis")
+    )]
+    pub close_wait: Duration,
     /// How often a disk that took nothing is tried again. 5 s: space is made by people or by rotation, within minutes.
     #[cfg_attr(
         feature = "serde",
@@ -39,6 +46,7 @@ impl Default for LedgerPolicy {
             keys: 10_000,
             age: Duration::from_secs(24 * 3_600),
             send_limit: Duration::from_secs(300),
+            close_wait: Duration::from_secs(10),
             disk_retry: Duration::from_secs(5),
         }
     }

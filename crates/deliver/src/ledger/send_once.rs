@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -70,14 +71,19 @@ where
     }
 
     fn call(&mut self, message: Announcement) -> SendFuture {
-        let outcome = match self.ledger.begin(&message.key) {
+        let key = message.key.clone();
+        let outcome = match self.ledger.begin(&key) {
             SendStart::Delivered => {
                 event::repeated(&message, "it was delivered before");
                 None
             }
             SendStart::Joined(outcome) => {
                 event::repeated(&message, "it is being sent");
-                Some(outcome)
+                Some(Box::pin(ended(outcome, self.ledger.clone(), key)) as Ended)
+            }
+            SendStart::Unseen(failure) => {
+                event::repeated(&message, "it may have been sent before");
+                Some(Box::pin(std::future::ready(Err(failure))) as Ended)
             }
             SendStart::Started(guard, outcome) => {
                 let sent = self.inner.call(message);
@@ -93,10 +99,10 @@ where
                     };
                     guard.ended(outcome);
                 });
-                Some(outcome)
+                Some(Box::pin(ended(outcome, self.ledger.clone(), key)) as Ended)
             }
         };
-        SendFuture { outcome: outcome.map(|outcome| Box::pin(ended(outcome)) as Ended) }
+        SendFuture { outcome }
     }
 }
 
@@ -104,10 +110,15 @@ type Ended = Pin<Box<dyn Future<Output = Result<DeliveryReceipt, Failure>> + Sen
 
 async fn ended(
     mut outcome: watch::Receiver<Option<SendOutcome>>,
+    ledger: DeliveryLedger,
+    key: Arc<str>,
 ) -> Result<DeliveryReceipt, Failure> {
     match outcome.wait_for(Option::is_some).await.as_deref() {
         Ok(Some(Ok(receipt))) => Ok(receipt.clone()),
-        Ok(Some(Err(failure))) => Err(failure.to_failure()),
+        Ok(Some(Err(failure))) => {
+            let _ = ledger.take_unseen(&key);
+            Err(failure.to_failure())
+        }
         // The task ends it in any case.
         Ok(None) | Err(_) => {
             Err(Failure::new(Reason::Cancelled, "the send was lost").with_delivered())

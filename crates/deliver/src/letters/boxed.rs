@@ -19,6 +19,8 @@ pub(crate) struct LetterBox {
     bytes: usize,
     /// Destinations that are delivered to.
     busy: HashSet<Arc<str>>,
+    /// How often letters were drained.
+    drains: u64,
     /// The last that have ended, the oldest first.
     ended: VecDeque<DeadLetter>,
 }
@@ -26,10 +28,10 @@ pub(crate) struct LetterBox {
 #[derive(Debug)]
 struct Waiting {
     letter: DeadLetter,
-    /// It is due, whatever its backoff says.
-    drained: bool,
-    /// It is being sent; whether that uses up a retry.
-    sending: Option<bool>,
+    /// It is due, whatever its backoff says: since this drain.
+    drained: Option<u64>,
+    /// An attempt is under way, which began after so many drains.
+    sending: Option<u64>,
 }
 
 /// Why an attempt has failed.
@@ -40,6 +42,8 @@ pub(crate) struct AttemptFailed {
     pub(crate) hint_ms: u64,
     /// The letter ends, whatever is left.
     pub(crate) end: Option<LetterEnd>,
+    /// Its send goes on: the attempt has only stopped to wait for it.
+    pub(crate) sending: bool,
 }
 
 impl LetterBox {
@@ -51,6 +55,7 @@ impl LetterBox {
             next: 0,
             bytes: 0,
             busy: HashSet::new(),
+            drains: 0,
             ended: VecDeque::new(),
         }
     }
@@ -66,18 +71,19 @@ impl LetterBox {
             (letter.kept_ms, letter.next_ms) = (now, now);
             letter.expires_ms = now.saturating_add(age);
         }
-        self.insert(letter, false);
+        self.insert(letter);
     }
 
     /// A message that has failed just now. A key that waits already is one letter. It is tried after `wait`; at once
-    /// with `None`.
+    /// with `None`. What has changed, the letter itself last.
     pub(crate) fn add(
         &mut self,
         mut letter: DeadLetter,
         wait_ms: Option<u64>,
         now: u64,
     ) -> Vec<DeadLetter> {
-        if self.by_key.contains_key(&letter.key) {
+        if let Some(one) = self.by_key.get(&letter.key).and_then(|at| self.waiting.get_mut(at)) {
+            one.letter.sending |= letter.sending;
             return Vec::new();
         }
         letter.kept_ms = now;
@@ -87,7 +93,7 @@ impl LetterBox {
         self.ended.retain(|ended| ended.key != letter.key);
         if self.waiting.len() < self.policy.letters {
             changed.push(letter.clone());
-            self.insert(letter, false);
+            self.insert(letter);
         } else {
             // Each other one is being sent.
             changed.push(self.remember(letter.ended(LetterEnd::QueueFull, now)));
@@ -151,8 +157,9 @@ impl LetterBox {
         });
         // In their order, but those that were tried less first: one that the platform never takes does not block the others.
         let (_, one) = due.min_by_key(|(number, one)| (one.letter.attempts, **number))?;
-        one.sending = Some(one.letter.next_ms <= now);
-        one.drained = false;
+        one.sending = Some(self.drains);
+        one.drained = None;
+        one.letter.sending = true;
         Some(one.letter.clone())
     }
 
@@ -165,12 +172,15 @@ impl LetterBox {
     pub(crate) fn delivered(&mut self, key: &str, now: u64) -> Option<DeadLetter> {
         let letter = self.end(*self.by_key.get(key)?, LetterEnd::Delivered, now)?;
         for other in self.waiting.values_mut().filter(|other| other.sending.is_none()) {
-            other.drained |= other.letter.destination == letter.destination;
+            if other.letter.destination == letter.destination {
+                other.drained.get_or_insert(self.drains);
+            }
         }
         Some(letter)
     }
 
-    /// It was not delivered; it is tried again after `wait_ms`. What else is due at its destination waits as long.
+    /// It was not delivered; it is tried again after `wait_ms`. What else is due at its destination waits as long, but not what
+    /// was drained while the attempt was under way: the attempt knows nothing of what has recovered since it began.
     pub(crate) fn failed(
         &mut self,
         key: &str,
@@ -180,13 +190,13 @@ impl LetterBox {
     ) -> Option<DeadLetter> {
         let number = *self.by_key.get(key)?;
         let one = self.waiting.get_mut(&number)?;
+        let began_after = one.sending.take().unwrap_or(self.drains);
         let letter = &mut one.letter;
-        let uses_retry = one.sending.take().unwrap_or(true);
-        letter.error = failed.error;
-        let next = now.saturating_add(wait_ms.max(failed.hint_ms));
-        if uses_retry {
+        (letter.error, letter.sending) = (failed.error, failed.sending);
+        // By its own backoff; earlier than that, by a drain, it uses up no retry.
+        if letter.next_ms <= now {
             letter.attempts += 1;
-            letter.next_ms = next;
+            letter.next_ms = now.saturating_add(wait_ms.max(failed.hint_ms));
         } else {
             letter.next_ms = letter.next_ms.max(now.saturating_add(failed.hint_ms));
         }
@@ -204,11 +214,11 @@ impl LetterBox {
             Some(end) => self.end(number, end, now),
             None => self.waiting.get(&number).map(|one| one.letter.clone()),
         };
-        // What a platform never takes says nothing of the channel.
-        if failed.end.is_none() {
+        // What a platform never takes says nothing of the channel. Any other end does.
+        if failed.end != Some(LetterEnd::Refused) {
             for other in self.waiting.values_mut() {
                 if other.letter.destination == destination && other.sending.is_none() {
-                    other.drained = false;
+                    other.drained = other.drained.filter(|drain| *drain > began_after);
                     if other.letter.next_ms <= now {
                         other.letter.next_ms = next;
                     }
@@ -231,7 +241,14 @@ impl LetterBox {
         old.into_iter().filter_map(|number| self.end(number, LetterEnd::TooOld, now)).collect()
     }
 
-    /// Makes letters due now; how many, and what has changed in the file.
+    /// The send of this letter, on which its attempt had stopped to wait, has failed without sending it.
+    pub(crate) fn not_sent(&mut self, key: &str) -> Option<DeadLetter> {
+        let one = self.waiting.get_mut(self.by_key.get(key)?)?;
+        one.letter.sending = false;
+        Some(one.letter.clone())
+    }
+
+    /// Makes letters due now, those that are being sent as soon as that fails; how many, and what has changed in the file.
     pub(crate) fn drain(&mut self, which: &LetterDrain, now: u64) -> (usize, Vec<DeadLetter>) {
         let mut changed = Vec::new();
         if let LetterDrain::Key(key) = which
@@ -242,15 +259,16 @@ impl LetterBox {
             (letter.end, letter.ended_ms, letter.attempts) = (None, None, 0);
             changed = self.add(letter, None, now);
         }
+        self.drains += 1;
         let mut count = 0;
-        for one in self.waiting.values_mut().filter(|one| one.sending.is_none()) {
+        for one in self.waiting.values_mut() {
             let wanted = match which {
                 LetterDrain::All => true,
                 LetterDrain::Destination(destination) => one.letter.destination == *destination,
                 LetterDrain::Key(key) => one.letter.key == *key,
             };
             if wanted {
-                one.drained = true;
+                one.drained = Some(self.drains);
                 count += 1;
             }
         }
@@ -269,7 +287,7 @@ impl LetterBox {
         let due = self.waiting.values().filter(|one| one.sending.is_none()).map(|one| {
             let is_free = !self.busy.contains(&one.letter.destination)
                 && self.busy.len() < self.policy.parallel;
-            match (is_free, one.drained) {
+            match (is_free, one.drained.is_some()) {
                 (true, true) => 0,
                 (true, false) => one.letter.next_ms.min(one.letter.expires_ms),
                 (false, _) => one.letter.expires_ms,
@@ -292,10 +310,10 @@ impl LetterBox {
         self.waiting.values().filter(|one| one.sending.is_some()).count()
     }
 
-    fn insert(&mut self, letter: DeadLetter, drained: bool) {
+    fn insert(&mut self, letter: DeadLetter) {
         self.bytes += letter.bytes();
         self.by_key.insert(letter.key.clone(), self.next);
-        self.waiting.insert(self.next, Waiting { letter, drained, sending: None });
+        self.waiting.insert(self.next, Waiting { letter, drained: None, sending: None });
         self.next += 1;
     }
 
@@ -317,7 +335,7 @@ impl LetterBox {
 
 impl Waiting {
     fn is_due(&self, now: u64) -> bool {
-        self.sending.is_none() && (self.drained || self.letter.next_ms <= now)
+        self.sending.is_none() && (self.drained.is_some() || self.letter.next_ms <= now)
     }
 }
 

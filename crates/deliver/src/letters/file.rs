@@ -1,7 +1,7 @@
 //! The file of the letters: each record is a letter as it was at a moment, and the last of a key counts.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -88,15 +88,18 @@ impl JournalFile for LetterFile {
     }
 
     fn compress(&self, records: &mut Vec<DeadLetter>) {
-        let mut last = HashMap::new();
-        for (at, letter) in records.iter().enumerate() {
-            last.insert(letter.key.clone(), at);
-        }
-        let mut at = 0;
+        let mut seen = HashSet::new();
+        let mut ended = 0;
+        // The last first: one of a key, and of those that have ended no more than a file keeps, but for those that wait in the file.
+        records.reverse();
         records.retain(|letter| {
-            at += 1;
-            last.get(&letter.key) == Some(&(at - 1))
+            if !seen.insert(letter.key.clone()) {
+                return false;
+            }
+            ended += usize::from(!letter.is_waiting());
+            letter.is_waiting() || ended <= self.ended || self.letters.waits(&letter.key)
         });
+        records.reverse();
     }
 }
 
@@ -111,6 +114,12 @@ impl LastRecords {
     /// The letters, in the order in which they last changed.
     pub(crate) fn letters(&self) -> impl Iterator<Item = &DeadLetter> {
         self.by_ordinal.values()
+    }
+
+    /// Whether the letter of this key waits.
+    fn waits(&self, key: &str) -> bool {
+        let letter = self.by_key.get(key).and_then(|ordinal| self.by_ordinal.get(ordinal));
+        letter.is_some_and(DeadLetter::is_waiting)
     }
 
     /// Keeps the last of those that have ended.

@@ -80,12 +80,8 @@ where
                             return Poll::Ready(Ok(reply.into()));
                         }
                         Err(error) => match this.accepted.failed(error.into()) {
-                            Ok(Some(written)) => this.state.set(State::Writing { written }),
-                            Ok(None) => {
-                                let receipt = DeliveryReceipt::new(DeliveryRoute::Repeated);
-                                return Poll::Ready(Ok(receipt));
-                            }
-                            Err(failure) => return Poll::Ready(Err(failure)),
+                            Decided::Kept(written) => this.state.set(State::Writing { written }),
+                            Decided::Now(result) => return Poll::Ready(result),
                         },
                     }
                 }
@@ -106,27 +102,33 @@ where
 
 type Written = Pin<Box<dyn Future<Output = bool> + Send>>;
 
+/// What becomes of a message that was not delivered.
+enum Decided {
+    /// It is a letter, which is being written.
+    Kept(Written),
+    Now(Result<DeliveryReceipt, Failure>),
+}
+
 impl Accepted {
-    /// The wait for the disk; `None` when the message was delivered after all; or the failure, for a message that is not kept.
-    fn failed(&mut self, failure: Failure) -> Result<Option<Written>, Failure> {
+    fn failed(&mut self, failure: Failure) -> Decided {
         self.decided = true;
         let Self { message, letters, keeps, .. } = self;
         if !*keeps {
             event::dropped(message, &failure, "messages of its kind are not kept");
-            return Err(failure);
+            return Decided::Now(Err(failure));
         }
         match letters.queue().add(message, &failure, false) {
             Added::Waits(receiver) => {
                 event::kept(message, &failure);
                 event::routed(message, DeliveryRoute::Letter, "it was not delivered");
-                Ok(Some(Box::pin(letters.written(receiver))))
+                Decided::Kept(Box::pin(letters.written(receiver)))
             }
-            Added::WasDelivered => Ok(None),
-            // In a record, with an event.
-            Added::Ended(_) => Err(failure),
+            Added::WasDelivered => Decided::Now(Ok(DeliveryReceipt::new(DeliveryRoute::Repeated))),
+            // With an event. A failure would be an invitation to send it again.
+            Added::Ended(end) => Decided::Now(Ok(DeliveryReceipt::recorded(end))),
             Added::Closed => {
                 event::dropped(message, &failure, "the queue is closed");
-                Err(failure)
+                Decided::Now(Err(failure))
             }
         }
     }

@@ -94,7 +94,7 @@ impl DeadLetters {
         }
         let journal = Journal::start(file, folder.clone(), policy.disk_retry);
         for letter in decided {
-            event::letter(&letter);
+            event::letter(&letter, false);
             journal.write(letter);
         }
         Ok(Self::start(LetterQueue::new(policy, ledger, letters, Some(journal)), service))

@@ -8,6 +8,11 @@ use super::{DeadLetterPolicy, DeadLetters, KeptDelivery};
 ///
 /// A message is accepted when it is [called](tower_service::Service::call) with. From then on it is delivered, or kept, or ends
 /// in an event and, unless it is a reply, a record; also when the future is dropped.
+///
+/// Whatever is decided is a receipt: delivered, kept ([`DeliveryRoute::Letter`](crate::DeliveryRoute::Letter)), or ended in a record
+/// ([`DeliveryRoute::Recorded`](crate::DeliveryRoute::Recorded)), such as a message that the platform refuses. A failure is returned
+/// for what nobody has, so that it may be sent again: kinds of messages that the policy does not keep, and everything once
+/// the queue is closed.
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct DeadLetterLayer {

@@ -38,7 +38,8 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// Why it was not delivered the last time; without secrets.
     pub error: Arc<str>,
-    /// An attempt was under way when this was written: in a file that a killed process has left, nobody knows how it ended.
+    /// It is being sent, by an attempt or by a send on which an attempt has stopped to wait: in a file that a killed process has
+    /// left, nobody knows how that ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sending: bool,
     /// How it ended; `None` while it waits.
@@ -103,8 +104,8 @@ pub enum LetterDrain {
 }
 
 impl DeadLetter {
-    /// The letter of `message`, which has failed just now.
-    pub(crate) fn of(message: &Announcement, failure: &Failure, now: u64) -> Self {
+    /// The letter of `message`, which has failed just now; whether its send goes on nevertheless.
+    pub(crate) fn of(message: &Announcement, failure: &Failure, sending: bool, now: u64) -> Self {
         Self {
             key: message.key.clone(),
             session: message.session.clone(),
@@ -118,7 +119,7 @@ impl DeadLetter {
             expires_ms: now,
             attempts: 0,
             error: failure.to_string().into(),
-            sending: false,
+            sending,
             end: None,
             ended_ms: None,
         }

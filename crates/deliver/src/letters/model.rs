@@ -18,7 +18,7 @@ enum Event {
     Take(u8),
     Delivered(u8),
     Failed(u8, u64, u64),
-    Refused(u8),
+    Ends(u8, LetterEnd),
     Idle(u8),
     Drain(u8),
     DrainAll,
@@ -34,7 +34,8 @@ fn event() -> impl Strategy<Value = Event> {
         6 => destination.clone().prop_map(Event::Take),
         2 => key.clone().prop_map(Event::Delivered),
         4 => (key.clone(), 0..60_u64, 0..60_u64).prop_map(|(k, w, h)| Event::Failed(k, w, h)),
-        1 => key.clone().prop_map(Event::Refused),
+        1 => key.clone().prop_map(|k| Event::Ends(k, LetterEnd::Refused)),
+        1 => key.clone().prop_map(|k| Event::Ends(k, LetterEnd::Unclear)),
         3 => destination.clone().prop_map(Event::Idle),
         1 => destination.prop_map(Event::Drain),
         1 => Just(Event::DrainAll),
@@ -55,9 +56,10 @@ struct Naive {
     next: u64,
     expires: u64,
     attempts: u32,
-    drained: bool,
-    /// Whether the attempt under way uses up a retry.
-    sending: Option<bool>,
+    /// By which drain.
+    drained: Option<u64>,
+    /// After how many drains the attempt under way began.
+    sending: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,7 @@ struct Model {
     ended: BTreeMap<u8, LetterEnd>,
     ends: Vec<(u8, LetterEnd)>,
     added: usize,
+    drains: u64,
 }
 
 impl Model {
@@ -113,7 +116,7 @@ impl Model {
             next,
             expires,
             attempts: 0,
-            drained: false,
+            drained: None,
             sending: None,
         });
     }
@@ -122,19 +125,20 @@ impl Model {
         let due = self.letters.iter_mut().filter(|one| {
             one.destination == destination
                 && one.sending.is_none()
-                && (one.drained || one.next <= now)
+                && (one.drained.is_some() || one.next <= now)
                 && one.expires > now
         });
         let letter = due.min_by_key(|one| one.attempts)?;
-        letter.sending = Some(letter.next <= now);
-        letter.drained = false;
+        letter.sending = Some(self.drains);
+        letter.drained = None;
         Some(letter.key)
     }
 
     fn failed(&mut self, key: u8, wait: u64, hint: u64, end: Option<LetterEnd>, now: u64) {
         let Some(at) = self.letters.iter().position(|one| one.key == key) else { return };
         let letter = &mut self.letters[at];
-        if letter.sending.take().unwrap_or(true) {
+        let began_after = letter.sending.take().unwrap_or(self.drains);
+        if letter.next <= now {
             letter.attempts += 1;
             letter.next = now + wait.max(hint);
         } else {
@@ -143,19 +147,31 @@ impl Model {
         let (next, destination, attempts, expires) =
             (letter.next, letter.destination, letter.attempts, letter.expires);
         if let Some(end) = end {
-            return self.end(at, end);
-        }
-        if attempts >= RETRIES {
+            self.end(at, end);
+            if end == LetterEnd::Refused {
+                return;
+            }
+        } else if attempts >= RETRIES {
             self.end(at, LetterEnd::NoRetries);
         } else if expires <= now {
             self.end(at, LetterEnd::TooOld);
         }
         for other in self.letters.iter_mut() {
             if other.destination == destination && other.sending.is_none() {
-                other.drained = false;
+                other.drained = other.drained.filter(|drain| *drain > began_after);
                 if other.next <= now {
                     other.next = next;
                 }
+            }
+        }
+    }
+
+    /// Those of this destination, or all.
+    fn drain(&mut self, destination: Option<u8>) {
+        self.drains += 1;
+        for one in &mut self.letters {
+            if destination.is_none_or(|destination| one.destination == destination) {
+                one.drained = Some(self.drains);
             }
         }
     }
@@ -182,7 +198,7 @@ fn name(number: u8) -> Arc<str> {
 
 fn letter(key: u8, destination: u8, now: u64) -> DeadLetter {
     let message = Announcement::new(name(key), name(destination), "text");
-    DeadLetter::of(&message, &Failure::new(Reason::ServerError, "down"), now)
+    DeadLetter::of(&message, &Failure::new(Reason::ServerError, "down"), false, now)
 }
 
 proptest! {
@@ -213,7 +229,7 @@ proptest! {
                         let due = model.letters.iter().any(|one| {
                             name(one.destination) == *destination
                                 && one.sending.is_none()
-                                && (one.drained || one.next <= now)
+                                && (one.drained.is_some() || one.next <= now)
                         });
                         prop_assert!(due, "{:?} has nothing due", destination);
                     }
@@ -229,20 +245,24 @@ proptest! {
                     if let Some(at) = model.letters.iter().position(|one| one.key == key) {
                         let destination = model.letters[at].destination;
                         model.end(at, LetterEnd::Delivered);
-                        let others = model.letters.iter_mut();
+                        let (others, drains) = (model.letters.iter_mut(), model.drains);
                         others
                             .filter(|one| one.sending.is_none() && one.destination == destination)
-                            .for_each(|one| one.drained = true);
+                            .for_each(|one| {
+                                one.drained.get_or_insert(drains);
+                            });
                     }
                 }
                 Event::Failed(key, wait, hint_ms) => {
-                    let failed = AttemptFailed { error: "no".into(), hint_ms, end: None };
+                    let failed =
+                        AttemptFailed { error: "no".into(), hint_ms, end: None, sending: false };
                     letters.failed(&name(key), failed, wait, now);
                     model.failed(key, wait, hint_ms, None, now);
                 }
-                Event::Refused(key) => {
-                    let end = Some(LetterEnd::Refused);
-                    let failed = AttemptFailed { error: "no".into(), hint_ms: 0, end };
+                Event::Ends(key, end) => {
+                    let end = Some(end);
+                    let failed =
+                        AttemptFailed { error: "no".into(), hint_ms: 0, end, sending: false };
                     letters.failed(&name(key), failed, 1, now);
                     model.failed(key, 1, 0, end, now);
                 }
@@ -252,15 +272,11 @@ proptest! {
                 }
                 Event::Drain(destination) => {
                     letters.drain(&LetterDrain::Destination(name(destination)), now);
-                    let theirs = model.letters.iter_mut();
-                    theirs
-                        .filter(|one| one.sending.is_none() && one.destination == destination)
-                        .for_each(|one| one.drained = true);
+                    model.drain(Some(destination));
                 }
                 Event::DrainAll => {
                     letters.drain(&LetterDrain::All, now);
-                    let idle = model.letters.iter_mut().filter(|one| one.sending.is_none());
-                    idle.for_each(|one| one.drained = true);
+                    model.drain(None);
                 }
                 Event::Discard(key) => {
                     letters.discard(&name(key), now);
@@ -287,7 +303,7 @@ proptest! {
             // Something that can be done at once is due, and what is due is not missed.
             let free = |one: &&Naive| one.sending.is_none() && !busy.contains(&name(one.destination)) && busy.len() < 2;
             let soonest = model.letters.iter().filter(free).map(|one| {
-                if one.drained { 0 } else { one.next.min(one.expires) }
+                if one.drained.is_some() { 0 } else { one.next.min(one.expires) }
             }).min();
             if let Some(soonest) = soonest {
                 prop_assert!(letters.next_due().is_some_and(|due| due <= soonest));

@@ -74,10 +74,15 @@ impl LetterQueue {
     /// A message that was not delivered. It is tried again after the backoff, or `at_once`.
     pub(crate) fn add(&self, message: &Announcement, failure: &Failure, at_once: bool) -> Added {
         let now = clock::now_ms();
-        let letter = DeadLetter::of(message, failure, now);
+        // In this order: a send that ends in between is in the ledger by then.
+        let sending = self.ledger.is_sending(&message.key);
         let was_delivered = self.ledger.delivered(&message.key).is_some();
-        let end = self.final_end(&message.key, failure);
-        let (mut changed, mut receiver) = (Vec::new(), None);
+        let end = self.final_end(failure, sending);
+        if end.is_some() {
+            let _ = self.ledger.take_unseen(&message.key);
+        }
+        let letter = DeadLetter::of(message, failure, sending, now);
+        let mut changed = Vec::new();
         let added = {
             let mut state = self.state.lock();
             if state.closing {
@@ -88,6 +93,7 @@ impl LetterQueue {
                 Added::WasDelivered
             } else if let Some(end) = end {
                 changed.push(state.letters.add_ended(letter, end, now));
+                self.write(&changed);
                 Added::Ended(end)
             } else {
                 let hint = failure.retry_after().map_or(0, millis);
@@ -99,21 +105,16 @@ impl LetterQueue {
                     // Written once more for a key that waited before: then it is known to be on the disk.
                     Some(letter) => {
                         self.write(&changed[..changed.len().saturating_sub(1)]);
-                        receiver = self.journal.as_ref().map(|file| file.write_and_wait(letter));
-                        Added::Waits(None)
+                        Added::Waits(self.journal.as_ref().map(|file| file.write_and_wait(letter)))
                     }
-                    None => Added::Ended(LetterEnd::QueueFull),
+                    None => {
+                        self.write(&changed);
+                        Added::Ended(LetterEnd::QueueFull)
+                    }
                 }
             }
         };
-        let added = match added {
-            Added::Waits(_) => Added::Waits(receiver),
-            ended => {
-                self.write(&changed);
-                ended
-            }
-        };
-        self.report(&changed);
+        self.report(&changed, false);
         added
     }
 
@@ -132,7 +133,7 @@ impl LetterQueue {
                 NextDeliveries { destinations, due: state.letters.next_due(), closing: false }
             }
         };
-        self.events(&expired);
+        expired.iter().for_each(|letter| event::letter(letter, false));
         next
     }
 
@@ -148,8 +149,7 @@ impl LetterQueue {
         }
         let letter = state.letters.take(destination, clock::now_ms())?;
         let journal = self.journal.as_ref().filter(|_| !self.policy.resend_unclear);
-        let noted =
-            journal.map(|file| file.write_and_wait(DeadLetter { sending: true, ..letter.clone() }));
+        let noted = journal.map(|file| file.write_and_wait(letter.clone()));
         Some((letter, noted))
     }
 
@@ -162,20 +162,48 @@ impl LetterQueue {
         self.change(|state, now| state.letters.delivered(key, now));
     }
 
-    /// An attempt has failed.
+    /// An attempt has failed, unless the message came in by another way, or with the attempt's timeout.
     pub(crate) fn failed(&self, key: &str, failure: &Failure) {
-        let end = self.final_end(key, failure);
+        // In this order: a send that ends in between is in the ledger by then.
+        let sending = self.ledger.is_sending(key);
+        if self.ledger.delivered(key).is_some() {
+            return self.delivered(key);
+        }
         let failed = AttemptFailed {
             error: failure.to_string().into(),
             hint_ms: failure.retry_after().map_or(0, millis),
-            end,
+            end: self.final_end(failure, sending),
+            sending,
         };
+        if failed.end.is_some() {
+            // A person who has it sent again is not answered by what this has ended for.
+            let _ = self.ledger.take_unseen(key);
+        }
         self.change(|state, now| {
             let QueueState { letters, rng, .. } = state;
             let retry = letters.attempts(key) + 1;
             let wait = self.policy.backoff().delay(retry, std::time::Duration::ZERO, rng);
             letters.failed(key, failed, millis(wait), now)
         });
+    }
+
+    /// What became of the sends on which attempts have stopped to wait: for the next start, which can not know it.
+    pub(crate) fn note_ended_sends(&self) {
+        let sending = self.read(|letters, _| {
+            let sending = letters.waiting().filter(|letter| letter.sending);
+            sending.map(|letter| letter.key.clone()).collect::<Vec<_>>()
+        });
+        for key in sending.into_iter().filter(|key| !self.ledger.is_sending(key)) {
+            if self.ledger.delivered(&key).is_some() {
+                self.delivered(&key);
+            } else if let Some(failure) = self.ledger.take_unseen(&key) {
+                self.failed(&key, &failure);
+            } else {
+                let mut state = self.state.lock();
+                let changed = state.letters.not_sent(&key);
+                self.write(changed.as_slice());
+            }
+        }
     }
 
     pub(crate) fn drain(&self, which: &LetterDrain, why: &'static str) -> usize {
@@ -192,7 +220,7 @@ impl LetterQueue {
         if count > 0 {
             event::draining(count, why);
         }
-        self.report(&changed);
+        self.report(&changed, false);
         count
     }
 
@@ -222,7 +250,8 @@ impl LetterQueue {
             self.write(changed.as_slice());
             changed
         };
-        self.report(changed.as_slice());
+        // One that still waits has failed.
+        self.report(changed.as_slice(), true);
         changed.is_some()
     }
 
@@ -232,17 +261,13 @@ impl LetterQueue {
         }
     }
 
-    fn report(&self, changed: &[DeadLetter]) {
+    fn report(&self, changed: &[DeadLetter], failed: bool) {
         self.changed.notify_one();
-        self.events(changed);
+        changed.iter().for_each(|letter| event::letter(letter, failed));
     }
 
-    fn events(&self, changed: &[DeadLetter]) {
-        changed.iter().for_each(event::letter);
-    }
-
-    /// How a message ends that is not to be tried again after this failure.
-    fn final_end(&self, key: &str, failure: &Failure) -> Option<LetterEnd> {
+    /// How a message ends that is not to be tried again after this failure. What is still being sent will be known.
+    fn final_end(&self, failure: &Failure, sending: bool) -> Option<LetterEnd> {
         let refused = matches!(
             failure.reason(),
             Reason::Format | Reason::PayloadTooLarge | Reason::ContentFilter | Reason::Unsupported
@@ -250,8 +275,7 @@ impl LetterQueue {
         if refused || failure.retry() == Retry::Forbidden {
             return Some(LetterEnd::Refused);
         }
-        // What is still being sent will be known.
         let unclear = is_unclear(failure) && !self.policy.resend_unclear;
-        (unclear && !self.ledger.is_sending(key)).then_some(LetterEnd::Unclear)
+        (unclear && !sending).then_some(LetterEnd::Unclear)
     }
 }

@@ -37,6 +37,8 @@ where
             () = tokio::time::sleep(Duration::from_millis(wait.unwrap_or(0))), if wait.is_some() => {}
         }
     }
+    queue.ledger.sends_ended().await;
+    queue.note_ended_sends();
     let written = match &queue.journal {
         Some(journal) => journal.close().await,
         None => true,
@@ -57,23 +59,23 @@ where
             // A disk that takes nothing does not keep it from being sent.
             let _ = tokio::time::timeout(queue.policy.disk_wait, noted).await;
         }
-        if queue.ledger.delivered(&letter.key).is_some() {
-            attempt.delivered();
-            continue;
-        }
         let limit = queue.policy.attempt_timeout;
         let sending = async {
+            // A turn of the parent that was given up may be about to announce it.
+            queue.ledger.turn_ended(&letter.key).await;
+            if queue.ledger.delivered(&letter.key).is_some() {
+                return Ok(());
+            }
+            if queue.policy.resend_unclear {
+                // What may have been sent before is sent again.
+                let _ = queue.ledger.take_unseen(&letter.key);
+            }
             poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
-            service.call(letter.to_announcement()).await.map_err(Into::<Failure>::into)
+            service.call(letter.to_announcement()).await.map(drop).map_err(Into::<Failure>::into)
         };
         let failure = match tokio::time::timeout(limit, sending).await {
-            Ok(Ok(_)) => {
+            Ok(Ok(())) => {
                 queue.ledger.record(&letter.key);
-                attempt.delivered();
-                continue;
-            }
-            // It came in by another way, or with the timeout.
-            _ if queue.ledger.delivered(&letter.key).is_some() => {
                 attempt.delivered();
                 continue;
             }

@@ -17,7 +17,7 @@ use super::layer::RouteShared;
 use crate::{Announcement, DeliveryReceipt, DeliveryRoute, event};
 
 pin_project! {
-    /// Waits for the parent, then for the channel. Dropping it ends whichever is under way.
+    /// Waits for the parent, then for the end of its turn, then for the channel. Dropping it ends whichever is under way.
     #[must_use = "futures do nothing unless polled"]
     pub struct RouteFuture<P, S>
     where
@@ -45,6 +45,10 @@ pin_project! {
         Announcing {
             #[pin]
             turn: F,
+        },
+        // Boxed: it exists on the slow path only.
+        Ending {
+            ended: Pin<Box<dyn Future<Output = ()> + Send>>,
         },
         Direct {
             #[pin]
@@ -117,6 +121,18 @@ where
                 StateProjection::Announcing { turn } => {
                     turn.poll(cx).map(|result| result.map(drop).map_err(Into::into))
                 }
+                StateProjection::Ending { ended } => {
+                    ready!(ended.as_mut().poll(cx));
+                    this.state.set(State::Done);
+                    if shared.ledger.delivered(&this.message.key).is_some() {
+                        event::repeated(this.message, "the parent had sent it");
+                        return Poll::Ready(Ok(DeliveryReceipt::new(DeliveryRoute::Repeated)));
+                    }
+                    let Some(mut channel) = this.channel.take() else { continue };
+                    let sent = channel.call(this.message.clone());
+                    this.state.set(State::Direct { sent });
+                    continue;
+                }
                 StateProjection::Direct { sent } => {
                     let result = ready!(sent.poll(cx));
                     this.state.set(State::Done);
@@ -153,18 +169,15 @@ where
                 }
                 (Poll::Pending, None) => return Poll::Pending,
             };
-            // Ends the turn, before anything else is sent.
+            // Ends the turn, before anything else is sent: at once, or, where several share it, once the task that makes it has
+            // noticed.
             this.state.set(State::Done);
             *this.limit = None;
             shared.parent_failed();
             event::parent_failed(this.message, &failure);
-            if shared.ledger.delivered(&this.message.key).is_some() {
-                event::repeated(this.message, "the parent had sent it");
-                return Poll::Ready(Ok(DeliveryReceipt::new(DeliveryRoute::Repeated)));
-            }
-            let Some(mut channel) = this.channel.take() else { continue };
-            let sent = channel.call(this.message.clone());
-            this.state.set(State::Direct { sent });
+            let (ledger, key) = (shared.ledger.clone(), this.message.key.clone());
+            let ended = Box::pin(async move { ledger.turn_ended(&key).await });
+            this.state.set(State::Ending { ended });
         }
     }
 }

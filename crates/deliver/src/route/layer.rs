@@ -19,7 +19,8 @@ use crate::{Announcement, DeliveryKind, DeliveryLedger, DeliveryRoute, PolicyErr
 /// Announcements and notices go this way. Replies go directly: they are the agent's own words. The parent is a
 /// `Service<Announcement>`, whose reply means that the message was delivered; whatever it replies is dropped. Dropping the
 /// parent's future has to end its turn: what it may still send afterwards is sent twice, unless it goes through a
-/// [`SendOnceLayer`](crate::SendOnceLayer) with the same ledger and key.
+/// [`SendOnceLayer`](crate::SendOnceLayer) with the same ledger and key. A turn that several share
+/// ([`BatchLayer`](crate::BatchLayer), with the same ledger) is waited for until its task has ended it.
 ///
 /// Every service made by one layer value, and by its clones, shares one set of counters.
 #[must_use = "a layer does nothing until it wraps a service"]

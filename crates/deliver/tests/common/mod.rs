@@ -38,6 +38,10 @@ pub enum Mode {
     Limited(u64),
     /// It is sent, and answered this late.
     Slow(Duration),
+    /// 503, this late.
+    DownAfter(Duration),
+    /// The connection breaks, this late.
+    ResetAfter(Duration),
     /// It is sent, and never answered.
     SentThenHangs,
     Hangs,
@@ -106,6 +110,15 @@ impl Service<Announcement> for Channel {
                 Mode::Down => {
                     return Err(error(Reason::ServerError)
                         .with_status(http::StatusCode::SERVICE_UNAVAILABLE));
+                }
+                Mode::DownAfter(time) => {
+                    tokio::time::sleep(time).await;
+                    return Err(error(Reason::ServerError)
+                        .with_status(http::StatusCode::SERVICE_UNAVAILABLE));
+                }
+                Mode::ResetAfter(time) => {
+                    tokio::time::sleep(time).await;
+                    return Err(error(Reason::Network));
                 }
                 Mode::Refused => {
                     let cause = io::Error::from(io::ErrorKind::ConnectionRefused);
