@@ -130,7 +130,8 @@ impl<T: Serialize + DeserializeOwned> Document<T> {
     ///
     /// # Errors
     ///
-    /// A value can not be written as JSON, or the operating system's error. The last save is as it was.
+    /// A value can not be written as JSON, or the operating system's error. The last save is as it was; where the error is that the
+    /// folder could not be synced, it is this one, which a power cut may undo.
     pub fn save<'a>(
         &self,
         values: impl IntoIterator<Item = &'a T, IntoIter: ExactSizeIterator>,
@@ -151,17 +152,21 @@ impl<T: Serialize + DeserializeOwned> Document<T> {
             file.write_all(&line)
         })?;
         self.back_up()?;
-        new.rename()
+        new.rename()?;
+        sync_folder(&self.path)
     }
 
     /// Makes the last save the backup. It keeps its name, so that readers find it until the next one is there.
     fn back_up(&self) -> Result<(), StoreError> {
         let second = Temporary::name(&self.backup);
         let backed_up = match fs::hard_link(&self.path, &second) {
-            Ok(()) => fs::rename(&second, &self.backup).inspect_err(|_| {
-                // It may be gone; `remove_leftovers` finds it, too.
+            Ok(()) => {
+                let renamed = fs::rename(&second, &self.backup);
+                // It is still there when that failed, and when the backup was the same file already, because a save was killed
+                // after this: a rename of a file to itself does nothing.
                 let _ = fs::remove_file(&second);
-            }),
+                renamed
+            }
             // Some file systems have no second names: for a moment there is the backup alone.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 fs::rename(&self.path, &self.backup)

@@ -27,6 +27,8 @@ pub struct AppendLog<T> {
     len: u64,
     /// Whether there may be more in the file than that: what an append has left that failed.
     torn: bool,
+    /// Whether the folder may still have another file under the log's name, after a power cut.
+    unnamed: bool,
     next: u64,
     value: PhantomData<fn(T)>,
 }
@@ -51,16 +53,22 @@ impl<T: Serialize + DeserializeOwned> AppendLog<T> {
         options.read(true).append(true).create(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let is_new = !path.exists();
         let file = options.open(&path).map_err(StoreError::of("open", &path))?;
-        if is_new {
-            sync_folder(&path)?;
-        }
+        // Also of a log that there was: whoever made or replaced it may have failed to.
+        sync_folder(&path)?;
         let mut bad = Vec::new();
         let scan = scan(&file, |_, record| visit(record), |line| bad.push(line.to_vec()))
             .map_err(StoreError::of("read", &path))?;
         let next = scan.last.saturating_add(1);
-        let mut log = Self { path, file, len: scan.len, torn: false, next, value: PhantomData };
+        let mut log = Self {
+            path,
+            file,
+            len: scan.len,
+            torn: false,
+            unnamed: false,
+            next,
+            value: PhantomData,
+        };
         if !bad.is_empty() {
             aside::keep_lines(&log.path, &bad)?;
         }
@@ -69,8 +77,7 @@ impl<T: Serialize + DeserializeOwned> AppendLog<T> {
         } else if scan.repair.torn_bytes > 0 {
             log.torn = true;
             log.cut()?;
-        }
-        if scan.unended {
+        } else if scan.unended {
             log.write(b"\n")?;
         }
         Ok((log, scan.repair))
@@ -121,7 +128,8 @@ impl<T: Serialize + DeserializeOwned> AppendLog<T> {
     ///
     /// # Errors
     ///
-    /// The ordinals do not rise, a value can not be written as JSON, or the operating system's error. The log is as it was.
+    /// The ordinals do not rise, a value can not be written as JSON, or the operating system's error. The log is as it was; where the
+    /// error is that its folder could not be synced, it has these records, and the next append syncs the folder first.
     pub fn rewrite<'a>(
         &mut self,
         records: impl IntoIterator<Item = (u64, &'a T)>,
@@ -181,15 +189,24 @@ impl<T: Serialize + DeserializeOwned> AppendLog<T> {
     ) -> Result<(), StoreError> {
         let mut new = Temporary::beside(&self.path)?;
         new.write(write)?;
-        new.rename()?;
-        let file = File::options().read(true).append(true).open(&self.path);
-        self.file = file.map_err(StoreError::of("open", &self.path))?;
-        let metadata = self.file.metadata().map_err(StoreError::of("read", &self.path))?;
-        (self.len, self.torn) = (metadata.len(), false);
+        let len = new.len()?;
+        // From here on the log is the new file, whatever fails: what is appended to the old one nobody reads.
+        self.file = new.rename()?;
+        (self.len, self.torn, self.unnamed) = (len, false, true);
+        self.sync_name()
+    }
+
+    /// Makes the name of a file that has replaced another last.
+    fn sync_name(&mut self) -> Result<(), StoreError> {
+        if self.unnamed {
+            sync_folder(&self.path)?;
+            self.unnamed = false;
+        }
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.sync_name()?;
         self.cut()?;
         self.torn = true;
         let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());

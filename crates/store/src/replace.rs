@@ -18,31 +18,36 @@ const TEMPORARY: &str = ".tmp";
 ///
 /// # Errors
 ///
-/// The operating system's error. The file is as it was, and no temporary file is left.
+/// The operating system's error. No temporary file is left, and the file is as it was; where the error is that its folder could not be
+/// synced, it has the new bytes, which a power cut may undo.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let mut new = Temporary::beside(path)?;
     new.write(|file| file.write_all(bytes))?;
-    new.rename()
+    new.rename()?;
+    sync_folder(path)
 }
 
 /// A file that will have another's name. Dropped before, it is removed.
 pub(crate) struct Temporary<'a> {
     file: File,
-    path: PathBuf,
+    name: TemporaryName,
     target: &'a Path,
-    renamed: bool,
 }
+
+/// The name of a temporary file. Dropped, there is no such file any more.
+struct TemporaryName(PathBuf);
 
 impl<'a> Temporary<'a> {
     /// An empty file in the folder of `target`.
     pub(crate) fn beside(target: &'a Path) -> Result<Self, StoreError> {
         let path = Self::name(target);
         let mut options = File::options();
-        options.write(true).create_new(true);
+        // As a log is opened, which the file may be from then on.
+        options.read(true).append(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path).map_err(StoreError::of("write", target))?;
-        Ok(Self { file, path, target, renamed: false })
+        Ok(Self { file, name: TemporaryName(path), target })
     }
 
     /// A name that no file has.
@@ -67,20 +72,23 @@ impl<'a> Temporary<'a> {
             .map_err(StoreError::of("write", self.target))
     }
 
-    /// Gives it the name, and waits until that is on the disk.
-    pub(crate) fn rename(mut self) -> Result<(), StoreError> {
-        fs::rename(&self.path, self.target).map_err(StoreError::of("replace", self.target))?;
-        self.renamed = true;
-        sync_folder(self.target)
+    /// Its length, in bytes.
+    pub(crate) fn len(&self) -> Result<u64, StoreError> {
+        let metadata = self.file.metadata().map_err(StoreError::of("read", self.target))?;
+        Ok(metadata.len())
+    }
+
+    /// Gives it the name, and returns the file. Only [`sync_folder`] makes that last.
+    pub(crate) fn rename(self) -> Result<File, StoreError> {
+        fs::rename(&self.name.0, self.target).map_err(StoreError::of("replace", self.target))?;
+        Ok(self.file)
     }
 }
 
-impl Drop for Temporary<'_> {
+impl Drop for TemporaryName {
     fn drop(&mut self) {
-        if !self.renamed {
-            // What can not be removed now is removed by `remove_leftovers`.
-            let _ = fs::remove_file(&self.path);
-        }
+        // There is none after a rename. What can not be removed now is removed by `remove_leftovers`.
+        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -41,6 +41,20 @@ fn the_last_save_is_loaded() {
     document.remove().unwrap();
 }
 
+/// A save that was killed between its two renames leaves one file with both names.
+#[test]
+fn a_save_after_one_that_was_killed_leaves_no_temporary_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let document = two_generations(folder.path());
+    fs::remove_file(document.backup_path()).unwrap();
+    fs::hard_link(document.path(), document.backup_path()).unwrap();
+    document.save(&["newer".to_owned()]).unwrap();
+    assert_eq!(names(folder.path()), ["context.jsonl", "context.jsonl.bak"]);
+    assert_eq!(document.load().unwrap(), Loaded::Current(vec!["newer".to_owned()]));
+    fs::remove_file(document.path()).unwrap();
+    assert_eq!(document.load().unwrap(), Loaded::Backup { values: new(), aside: None });
+}
+
 /// Neither a cut nor a changed byte is ever taken for a save.
 #[test]
 fn a_damaged_save_is_set_aside_for_the_backup() {

@@ -124,6 +124,18 @@ fn lines_of_others_are_set_aside() {
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
 
+/// Both at once: a bad line, and a last record whose line feed a crash cut off.
+#[test]
+fn a_bad_line_before_a_record_without_its_line_feed() {
+    let (_folder, path, bytes) = four();
+    fs::write(&path, [b"bad\n", &bytes[..bytes.len() - 1]].concat()).unwrap();
+    let (_, records, repair) = open(&path);
+    assert_eq!(values(&records), FOUR);
+    assert_eq!((repair.records, repair.bad_lines, repair.torn_bytes), (4, 1, 0));
+    assert_eq!(bad_lines(&path), b"bad\n");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
 /// What a later version wrote is kept for it.
 #[test]
 fn a_value_of_another_shape_is_set_aside() {
