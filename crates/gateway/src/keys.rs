@@ -8,7 +8,7 @@ use steadfast_client::Secret;
 
 use crate::{
     authority::is_local,
-    config::{Auth, Config, ConfigError, ConfigErrors, Source, credential_name},
+    config::{Auth, Config, ConfigError, ConfigErrors, Source, key_name},
     secrets::SHORTEST,
 };
 
@@ -36,18 +36,13 @@ pub enum Principal {
 pub struct TenantKey {
     /// The tenant.
     pub tenant: Arc<str>,
-    /// The key's name: the tenant's, and the variable, the file's stem or the beginning of the hash that the
-    /// configuration has, as `acme/CI_KEY`.
+    /// The key's name, as `acme/CI_KEY`.
     pub name: Arc<str>,
 }
 
 impl TenantKey {
     fn of(tenant: &Arc<str>, reference: &str) -> Self {
-        let name = match reference.strip_prefix("sha256:") {
-            Some(hex) => hex.get(..8).unwrap_or(hex),
-            None => credential_name(reference),
-        };
-        Self { tenant: tenant.clone(), name: format!("{tenant}/{name}").into() }
+        Self { tenant: tenant.clone(), name: key_name(tenant, reference).into() }
     }
 }
 

@@ -171,6 +171,65 @@ fn held_over(signal: &str) {
     sim.terminate();
 }
 
+/// What callers without a tenant have spent, by `/admin/spend`.
+fn spent(at: SocketAddr) -> Value {
+    let request = "GET /admin/spend HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n";
+    let answer = http(at, request);
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut spend: Value = serde_json::from_str(body).unwrap();
+    spend["accounts"][0].take()
+}
+
+/// A cap holds over a restart, however the gateway ends.
+#[test]
+fn what_was_spent_is_spent_after_a_polite_restart_and_after_a_kill() {
+    thread::scope(|scope| {
+        for signal in ["-TERM", "-KILL"] {
+            scope.spawn(move || spent_over(signal));
+        }
+    });
+}
+
+fn spent_over(signal: &str) {
+    let folder = folder(&format!("restart-spend{signal}"));
+    let state = folder.join("state.json");
+    let _ = fs::remove_file(&state);
+    let (sim, providers) = Providers::start(&folder);
+    let config = |limits: &str| {
+        let config = providers.config(&folder, &state, 600);
+        file(&folder, "steadfast.toml", &format!("{config}[spend_limit]\n{limits}\n"))
+    };
+    let (mut running, at) = serve(&config("record = true"));
+    for _ in 0..3 {
+        ask(at);
+    }
+    let before = spent(at);
+    let tokens = before["hour"]["tokens"].as_u64().unwrap();
+    assert!(tokens > 0 && before["held"]["tokens"] == 0, "{before}");
+    if signal == "-KILL" {
+        // The next save after the calls has them all.
+        let saves = tries(at, "ok");
+        until("a save", || {
+            let saved = fs::read_to_string(&state).unwrap_or_default();
+            let saved: Value = serde_json::from_str(&saved).unwrap_or_default();
+            saved["spend"][0]["month"][0][1] == tokens || tries(at, "ok") > saves + 1
+        });
+    }
+    running.signal(signal);
+    wait(&mut running.child);
+
+    // All that is left of it is too little for another call.
+    let (running, at) =
+        serve(&config(&format!("tokens_day = {}\nassumed_output = 10", tokens + 1)));
+    assert_eq!(spent(at), before, "{signal}");
+    let answer =
+        http(at, &chat("gpt-4o", false, "none").replace("host: gateway", "host: 127.0.0.1"));
+    assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("tokens of a day"), "{answer}");
+    let output = stop(running);
+    assert!(text(&output.stderr).contains("accounts=1 "), "{}", text(&output.stderr));
+    sim.terminate();
+}
+
 #[test]
 fn a_bad_file_is_set_aside_and_the_gateway_serves() {
     let folder = folder("restart-bad");

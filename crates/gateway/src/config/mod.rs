@@ -11,6 +11,7 @@ mod preset;
 mod routes;
 mod schema;
 mod source;
+mod spend;
 mod validate;
 
 pub use self::{
@@ -24,5 +25,10 @@ pub use self::{
         Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
+    spend::{AccountCaps, SpendLimitConfig},
 };
-pub(crate) use self::{load::native, preset::keys as preset_keys, validate::credential_name};
+pub(crate) use self::{
+    load::native,
+    preset::keys as preset_keys,
+    validate::{credential_name, key_name},
+};

@@ -42,7 +42,8 @@ impl Config {
         config.failover.policy = policies.failover.clone();
         config.health = switch(policies.health.as_ref());
         config.retry.policy = policies.retry;
-        (config.rate_limit, config.spend_limit) = (policies.rate_limit, policies.spend_limit);
+        (config.rate_limit, config.spend_limit.policy) =
+            (policies.rate_limit, policies.spend_limit);
         config.retry.budget = policies.budget;
         config.breaker = policies.breaker.clone();
         config.timeout.deadline = policies.deadline;
@@ -111,7 +112,7 @@ mod tests {
             assert_eq!(config.retry.budget, policies.budget, "{preset}");
             assert_eq!(config.breaker, policies.breaker, "{preset}");
             assert_eq!(config.rate_limit, policies.rate_limit, "{preset}");
-            assert_eq!(config.spend_limit, policies.spend_limit, "{preset}");
+            assert_eq!(config.spend_limit.policy, policies.spend_limit, "{preset}");
             assert_eq!(config.timeout.stall, policies.stall, "{preset}");
             assert_eq!(config.timeout.deadline, policies.deadline, "{preset}");
             assert_eq!(config.classify, policies.classify, "{preset}");

@@ -17,7 +17,7 @@ use steadfast::{
     failover::FailoverPolicy,
     guard::GuardPolicy,
     health::HealthPolicy,
-    limit::{RatePolicy, SpendLimitPolicy},
+    limit::RatePolicy,
     recover::{ContinuationPolicy, ResumePolicy},
     retry::RetryPolicy,
     timeout::{DeadlinePolicy, StallPolicy},
@@ -26,7 +26,7 @@ use steadfast_core::{
     Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope, config::Seconds,
 };
 
-use super::{Link, RouteConfig};
+use super::{Link, RouteConfig, SpendLimitConfig, validate::key_name};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -70,7 +70,7 @@ pub struct Config {
     pub timeout: TimeoutConfig,
     /// What each tenant and each of its keys may spend in any hour, day and 30 days, in tokens and in money; 0 is
     /// no cap. Callers without a tenant share one account. `/admin/spend` shows the accounts: [limit.md](limit.md).
-    pub spend_limit: SpendLimitPolicy,
+    pub spend_limit: SpendLimitConfig,
     /// Holds requests that every target has failed for a person, who decides by
     /// [`/admin/escalations`](#held-requests): [escalate.md](escalate.md).
     pub escalation: EscalationConfig,
@@ -151,7 +151,7 @@ pub struct ServerConfig {
     /// How long a shutdown waits for answers in progress. 30 s, the usual grace of an orchestrator.
     #[serde(rename = "shutdown_s", with = "Seconds")]
     pub shutdown: Duration,
-    /// Where cooldowns and open breakers are kept over a restart, such as `/var/lib/steadfast/state.json`; one file for
+    /// Where cooldowns, open breakers and what was spent are kept over a restart, such as `/var/lib/steadfast/state.json`; one file for
     /// one gateway. Off by default: see [Restart](#restart).
     pub state_file: Option<PathBuf>,
     /// How long a stream that has started may be silent before a comment keeps it open. 15 s, below the
@@ -222,6 +222,13 @@ pub struct TenantConfig {
     /// Its keys: `sha256:HEX` of the key, `env:NAME` or `file:PATH`. A key itself does not stand in the
     /// file.
     pub keys: Vec<String>,
+}
+
+impl TenantConfig {
+    /// The names of its keys, as spending, logs and metrics have them.
+    pub(crate) fn key_names(&self) -> impl Iterator<Item = String> {
+        self.keys.iter().map(|key| key_name(&self.name, key))
+    }
 }
 
 /// `[[providers]]`

@@ -6,7 +6,10 @@ use http::{HeaderName, HeaderValue};
 use steadfast_chat::Params;
 use steadfast_core::{Failover, Reason};
 
-use super::{Auth, Config, ConfigError, ConfigErrors, Link, Source, SummariserConfig};
+use super::{
+    Auth, Config, ConfigError, ConfigErrors, Link, Source, SpendLimitConfig, SummariserConfig,
+    TenantConfig,
+};
 use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
 
 /// Headers that carry credentials or belong to one connection: never passed on.
@@ -20,7 +23,7 @@ const POLICIES: [(&str, PolicyCheck); 14] = [
     ("failover", |config| problem(config.failover.policy.validate())),
     ("health", |config| problem(config.health.policy.validate())),
     ("rate_limit", |config| problem(config.rate_limit.validate())),
-    ("spend_limit", |config| problem(config.spend_limit.validate())),
+    ("spend_limit", |config| problem(config.spend_limit.policy.validate())),
     ("retry", |config| problem(config.retry.policy.validate())),
     ("breaker", |config| problem(config.breaker.validate())),
     ("timeout", |config| problem(config.timeout.deadline.validate())),
@@ -54,6 +57,7 @@ impl Config {
         check.chains(self);
         check.summariser(self);
         check.escalation(self);
+        check.spend(self);
         check.policies(self);
         check.recovery(self);
         check.aliases(self);
@@ -238,6 +242,29 @@ impl Check<'_> {
         }
     }
 
+    /// Caps of single tenants and keys are of those that there are.
+    fn spend(&mut self, config: &Config) {
+        let given = &config.spend_limit;
+        let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+        let keys: Vec<_> = config.tenants.iter().flat_map(TenantConfig::key_names).collect();
+        for (what, caps, general, all) in [
+            ("tenant", &given.tenants, given.policy.tenant_caps(), tenants),
+            ("key", &given.keys, given.policy.key_caps(), keys),
+        ] {
+            for (name, caps) in caps {
+                let at = format!("spend_limit.{what}s.{name}");
+                self.require(
+                    all.contains(name),
+                    &at,
+                    format!("there is no {what} `{name}`; there are: {}", all.join(", ")),
+                );
+                if let Some(problem) = SpendLimitConfig::problem(caps, general) {
+                    self.fail(&at, problem);
+                }
+            }
+        }
+    }
+
     fn escalation(&mut self, config: &Config) {
         let Some(webhook) = &config.escalation.webhook else { return };
         let refers = webhook.starts_with("env:") || webhook.starts_with("file:");
@@ -386,6 +413,16 @@ impl Check<'_> {
     }
 }
 
+/// What a tenant's key is called: the tenant's name, and the variable, the file's stem or the beginning of the hash
+/// that the configuration has, as `acme/CI_KEY`.
+pub(crate) fn key_name(tenant: &str, reference: &str) -> String {
+    let name = match reference.strip_prefix("sha256:") {
+        Some(hex) => hex.get(..8).unwrap_or(hex),
+        None => credential_name(reference),
+    };
+    format!("{tenant}/{name}")
+}
+
 /// What a credential is called in logs and on targets: the name of its variable or file.
 pub(crate) fn credential_name(reference: &str) -> &str {
     match reference.split_once(':') {
@@ -420,6 +457,28 @@ mod tests {
             "{open:?}"
         );
         assert!(errors("[server]\nauth='none'\nlisten='[::1]:80'").is_empty());
+    }
+
+    #[test]
+    fn caps_of_single_tenants_and_keys_are_of_those_that_there_are() {
+        let text = "[server]\n[[tenants]]\nname='acme'\nkeys=['env:CI_KEY']\n[spend_limit]\ntokens_hour = 9\n";
+        let with = |caps: &str| errors(&format!("{text}{caps}"));
+        let none: [String; 0] = [];
+        assert_eq!(with("tenants.acme.tokens_hour = 0\nkeys.'acme/CI_KEY'.cost_day = 1"), none);
+        for (caps, part) in [
+            (
+                "tenants.acmee = {}",
+                "spend_limit.tenants.acmee: there is no tenant `acmee`; there are: acme",
+            ),
+            (
+                "keys.CI_KEY = {}",
+                "spend_limit.keys.CI_KEY: there is no key `CI_KEY`; there are: acme/CI_KEY",
+            ),
+            ("tenants.acme.tokens_day = 8", "spend_limit.tenants.acme: "),
+        ] {
+            let errors = with(caps);
+            assert!(errors.len() == 1 && errors[0].contains(part), "{errors:?}");
+        }
     }
 
     #[test]

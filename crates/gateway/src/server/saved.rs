@@ -1,4 +1,5 @@
-//! The state file: what rests is written when it changes and when the gateway stops, and read at the next start.
+//! The state file: what rests and what was spent is written when it changes and when the gateway stops, and read at
+//! the next start.
 
 use std::{
     fs::{self, File},
@@ -15,11 +16,11 @@ use super::App;
 use crate::stack::RestoredState;
 
 /// How often is looked for changes. After a SIGKILL the rests of the last two seconds are unknown, which a call each
-/// finds out again; and however much changes, the disk gets one file in that time.
+/// finds out again, and what was spent in them is not counted; and however much changes, the disk gets one file in that time.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// The largest file that is read, in bytes; ten times what is ever written.
-const LARGEST: u64 = 16 * 1024 * 1024;
+/// The largest file that is read, in bytes; several times what is ever written.
+const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// The state file of one gateway. Two of them can not share one.
 #[derive(Debug)]
@@ -47,9 +48,9 @@ impl StateFile {
                 name: "steadfast::gateway::state_restored",
                 target: "steadfast::gateway",
                 file = %path.display(),
-                cooldowns = counts.cooldowns, breakers = counts.breakers, expired = counts.expired,
+                cooldowns = counts.cooldowns, breakers = counts.breakers, accounts = counts.accounts, expired = counts.expired,
                 unknown = counts.unknown, unreadable = counts.unreadable,
-                "what rested before the start rests on"
+                "what rested before the start rests on, and what was spent is spent"
             ),
             Err(error) => {
                 let aside = set_aside(path);

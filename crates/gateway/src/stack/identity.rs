@@ -39,6 +39,19 @@ impl Identities {
             && before.headers == after.headers;
         same && target.credential().is_none_or(|name| before.key(name) == after.key(name))
     }
+
+    /// Whether that holds of `provider` with all the keys it had and has: what is known of a provider may be
+    /// what one of its keys met.
+    pub(super) fn holds_whole(&self, new: &Self, provider: &str) -> bool {
+        let whole = Target::new(provider);
+        let keys = self.0.get(provider).into_iter().flat_map(|before| &before.credentials);
+        let has =
+            |key: &Credential| new.0.get(provider).is_some_and(|new| new.key(&key.name).is_some());
+        self.holds(new, &whole)
+            && keys
+                .filter(|key| has(key))
+                .all(|key| self.holds(new, &whole.with_credential(&*key.name)))
+    }
 }
 
 /// Marks of every provider and its keys, by which another process sees that they are the same. Nothing of a key can
@@ -125,11 +138,13 @@ mod tests {
             ("a", "http://a", &[("one", "1"), ("two", "2")]),
             ("b", "http://b", &[]),
             ("gone", "http://gone", &[("one", "1")]),
+            ("d", "http://d", &[("one", "1"), ("two", "2")]),
         ]);
         let new = identities(&[
             ("a", "http://a", &[("one", "another"), ("two", "2")]),
             ("b", "http://elsewhere", &[]),
             ("c", "http://c", &[]),
+            ("d", "http://d", &[("two", "2"), ("three", "3")]),
         ]);
         let a = Target::new("a");
         for (target, holds) in [
@@ -144,6 +159,12 @@ mod tests {
             (Target::new("c"), true),
         ] {
             assert_eq!(old.holds(&new, &target), holds, "{target}");
+        }
+        // `a` has a renewed key, and one of `d` is gone.
+        for (provider, holds) in
+            [("a", false), ("b", false), ("gone", false), ("c", true), ("d", true)]
+        {
+            assert_eq!(old.holds_whole(&new, provider), holds, "{provider}");
         }
     }
 }

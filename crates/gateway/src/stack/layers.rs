@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use steadfast::{
-    BudgetPolicy, ChatRequest, ChatService, Needs, Reason, RetryBudget, Stack,
+    BudgetPolicy, ChatRequest, ChatService, Needs, Reason, RetryBudget, SpendLedger, Stack,
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::ClassifyLayer,
     compact::CompactionLayer,
@@ -38,6 +38,7 @@ pub(super) fn stack(
     source: &Source,
     models: &ModelLimits,
     summaries: Option<&ChatService>,
+    spend: &SpendLimitLayer,
     secrets: &Arc<Secrets>,
 ) -> Result<Stack<Choose>, ConfigErrors> {
     let at = |key: &str, error: &dyn fmt::Display| {
@@ -53,9 +54,7 @@ pub(super) fn stack(
         .with_compaction(compaction(config, &models, summaries, &at)?)
         .with_retry(RetryBackoffLayer::new(retry.policy).map_err(|e| at("retry", &e))?)
         .with_rate_limit(RateLimitLayer::new(config.rate_limit).map_err(|e| at("rate_limit", &e))?)
-        .with_spend_limit(
-            SpendLimitLayer::new(config.spend_limit).map_err(|e| at("spend_limit", &e))?,
-        )
+        .with_spend_limit(spend.clone())
         .with_breaker(CircuitBreakerLayer::new(breaker).map_err(|e| at("breaker", &e))?)
         .with_stall(StallTimeoutLayer::new(timeout.stall).map_err(|e| at("timeout", &e))?)
         .with_deadline(DeadlineLayer::new(timeout.deadline).map_err(|e| at("timeout", &e))?)
@@ -93,6 +92,32 @@ pub(super) fn stack(
     Ok(match retry.budget.capacity {
         0 => stack.without_budget(),
         _ => stack.with_budget(RetryBudget::new(waiting_within(retry.budget, &config.server))),
+    })
+}
+
+/// What callers may spend by `config`, in `ledger` where there is one already.
+///
+/// # Errors
+///
+/// When its numbers contradict each other.
+pub(super) fn spend_limit(
+    config: &Config,
+    source: &Source,
+    ledger: Option<SpendLedger>,
+) -> Result<SpendLimitLayer, ConfigErrors> {
+    let given = &config.spend_limit;
+    let layer = SpendLimitLayer::new(given.policy)
+        .map_err(|error| source.error("spend_limit", error.to_string()))?
+        .with_prices(given.prices());
+    let caps = given.caps();
+    let layer = if caps.is_empty() {
+        layer
+    } else {
+        layer.with_caps(move |account| caps.get(account).copied())
+    };
+    Ok(match ledger {
+        Some(ledger) => layer.with_ledger(ledger),
+        None => layer,
     })
 }
 
@@ -170,6 +195,7 @@ fn compaction(
 pub(super) fn summariser(
     config: &Config,
     source: &Source,
+    spend: &SpendLimitLayer,
     secrets: &Arc<Secrets>,
 ) -> Result<Option<Stack>, ConfigErrors> {
     let Some(given) = &config.compaction.policy.summariser else { return Ok(None) };
@@ -180,6 +206,8 @@ pub(super) fn summariser(
     let chain = Chain::new([spec])
         .map_err(|error| source.error("compaction.summariser", error.to_string()))?;
     let stack = Stack::new(chain).with_classify(classify(secrets));
+    // Summaries have their caps from the calls that need them; here each attempt is priced and charged.
+    let stack = stack.with_spend_limit(spend.clone());
     let stack = stack.without_guard().without_continuation();
     Ok(Some(stack.without_resume().without_compaction()))
 }
@@ -355,11 +383,17 @@ server_error = { scope = "model" }
         ModelLimits::of(config, std::sync::Arc::default())
     }
 
+    fn spend(config: &Config) -> SpendLimitLayer {
+        spend_limit(config, &Source::text(""), None).unwrap()
+    }
+
     fn config(text: &str) -> Config {
         let source = Source::text(text);
         let config = source.parse().unwrap();
         config.validate(&source).unwrap();
-        let _stack = stack(&config, &source, &limits(&config), None, &no_secrets()).unwrap();
+        let _stack =
+            stack(&config, &source, &limits(&config), None, &spend(&config), &no_secrets())
+                .unwrap();
         config
     }
 
@@ -484,8 +518,8 @@ server_error = { scope = "model" }
                 std::future::ready(Err::<steadfast_chat::ChatResponse, _>(failure))
             });
             let config = config(&file);
-            let stack = stack(&config, &Source::text(&file), &limits(&config), None, &no_secrets())
-                .unwrap();
+            let (source, limits, spend) = (Source::text(&file), limits(&config), spend(&config));
+            let stack = stack(&config, &source, &limits, None, &spend, &no_secrets()).unwrap();
             let failure = stack.boxed(dead).oneshot(ChatRequest::user("hi")).await.unwrap_err();
             assert_eq!(asked.load(Ordering::Relaxed), attempts, "{budget}: {failure}");
         }

@@ -1,6 +1,7 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
 mod escalation;
+mod gauges;
 mod identity;
 mod layers;
 mod models;
@@ -11,7 +12,7 @@ mod status;
 mod worst;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::Arc,
 };
@@ -34,7 +35,7 @@ use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
 use steadfast::{
-    ChatRequest, Handles, Target,
+    ChatRequest, Handles, SpendAccount, Target,
     client::{
         ClientBody, Credential, LlmClient, Provider, Providers, Secret, transport::Transport,
     },
@@ -55,6 +56,8 @@ struct Inner {
     models: Vec<String>,
     /// Every model that the configuration names.
     names: BTreeSet<String>,
+    /// Of every tenant and key that the configuration names.
+    accounts: HashSet<SpendAccount>,
     /// Models by what stands for them.
     aliases: BTreeMap<String, String>,
     identities: Identities,
@@ -167,7 +170,9 @@ impl Gateway {
         let ring = keys::KeyRing::read(config, source);
         let keys = ring.map_or_else(|_| Vec::new(), |(_, known)| known);
         let masks = Arc::new(Secrets::of(secrets.iter().chain(&keys).map(Secret::expose)));
-        let summariser = layers::summariser(config, source, &masks)?;
+        let ledger = before.map(|before| before.handles().spend.clone());
+        let spend = layers::spend_limit(config, source, ledger)?;
+        let summariser = layers::summariser(config, source, &spend, &masks)?;
         let summariser = summariser.map(|stack| {
             // Its policies are no file's: to share what it knows changes nothing of that.
             let handles = kept.and_then(|kept| kept.summariser.as_ref());
@@ -180,12 +185,12 @@ impl Gateway {
         let webhook = address.map(|(uri, _)| Webhook::new(uri, transport.clone(), masks.clone()));
         let health = escalation::Health::default();
         let escalation = escalation::layer(config, source, webhook, &health)?;
-        let base = layers::stack(config, source, &limits, summaries, &masks)?;
+        let base = layers::stack(config, source, &limits, summaries, &spend, &masks)?;
         let base = base.with_escalation(escalation.clone());
         let mut stacks = Vec::new();
         for (name, route) in config.routes() {
             let own = source.route(config, name)?;
-            let stack = layers::stack(&own, source, &limits, summaries, &masks)?;
+            let stack = layers::stack(&own, source, &limits, summaries, &spend, &masks)?;
             let stack = stack.with_escalation(escalation.clone());
             let pipeline = own.timeout.deadline.pipeline;
             stacks.push((name, route, own.chain(), pipeline, stack));
@@ -222,6 +227,7 @@ impl Gateway {
             targets: targets(config, &routes),
             models: models(config),
             names: names(config),
+            accounts: accounts(config),
             aliases: config.aliases.clone(),
             identities,
             secrets,
@@ -237,10 +243,12 @@ impl Gateway {
     /// Forgets what is known of the targets that are gone or others under `identities`.
     fn forget_changed(&self, identities: &Identities) {
         let holds = |target: &Target| self.0.identities.holds(identities, target);
-        for Handles { failover, breaker, .. } in
+        for Handles { failover, breaker, rate_limit, health, .. } in
             [self.handles()].into_iter().chain(&self.0.kept.summariser)
         {
             failover.retain(holds);
+            rate_limit.retain(holds);
+            health.retain(|provider| self.0.identities.holds_whole(identities, provider));
             for one in breaker.snapshot() {
                 if !one.key.as_ref().is_none_or(holds) {
                     breaker.forget(&one.key);
@@ -309,19 +317,20 @@ impl Gateway {
         status::json(self.handles(), &self.0.routes)
     }
 
-    /// What each tenant and key has spent, where that is recorded.
+    /// What each tenant and key has spent, and what summaries have, where that is recorded.
     pub fn spend(&self) -> Value {
         status::spend(self.handles())
     }
 
     /// The same as Prometheus gauges, with the mark that ends an exposition.
     pub fn gauges(&self) -> String {
-        let Inner { names, kept, .. } = &*self.0;
+        let Inner { names, accounts, kept, .. } = &*self.0;
         let is_known = |model: &str| names.contains(model) || kept.models.has(model);
+        let has_account = |account: &SpendAccount| accounts.contains(account);
         format!(
             "# TYPE steadfast_provider_connections gauge\nsteadfast_provider_connections {}\n{}",
             kept.transport.connections(),
-            status::gauges(self.handles(), is_known)
+            gauges::of(self.handles(), is_known, has_account)
         )
     }
 }
@@ -411,6 +420,18 @@ fn models(config: &Config) -> Vec<String> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect()
+}
+
+/// The accounts of all tenants and keys.
+fn accounts(config: &Config) -> HashSet<SpendAccount> {
+    let of_tenants = config.tenants.iter().flat_map(|tenant| {
+        let name: Arc<str> = tenant.name.as_str().into();
+        let keys = tenant.key_names().map(|key| SpendAccount::Key(key.into()));
+        keys.chain([SpendAccount::Tenant(name.clone()), SpendAccount::Summaries(name)])
+    });
+    // Of callers without a tenant.
+    let nobody = [SpendAccount::Tenant("".into()), SpendAccount::Summaries("".into())];
+    of_tenants.chain(nobody).collect()
 }
 
 /// Those, what stands in for them, and what routes are for.

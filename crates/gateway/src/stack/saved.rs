@@ -1,11 +1,11 @@
-//! What outlives the process, as the content of a file: cooldowns and open breakers.
+//! What outlives the process, as the content of a file: cooldowns, open breakers, and what was spent.
 
 use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use steadfast::{
-    Handles, Target,
+    Handles, Spend, SpendAccount, SpendLedger, SpendRecord, SpendRecordRow, SpendWindow, Target,
     breaker::SavedBreaker,
     circuit::{Restored, SavedCircuit},
     failover::SavedHealth,
@@ -20,6 +20,9 @@ const VERSION: u32 = 1;
 /// The most cooldowns, and the most breakers, in a file: some 400 KB each, and 1 MB with the longest names. Callers can ask for any number of models
 /// that do not exist, and each of them rests.
 const MOST: usize = 1_000;
+/// The most accounts in a file, some 8 KB each when something is spent all the time: those that have spent most this
+/// month. They are tenants and keys of the configuration, which no caller can make up.
+const MOST_ACCOUNTS: usize = 1_000;
 
 #[derive(Deserialize, Serialize)]
 struct StateDocument {
@@ -30,6 +33,22 @@ struct StateDocument {
     stack: SavedLayers,
     #[serde(default)]
     summariser: SavedLayers,
+    /// Of all, as there is one ledger.
+    #[serde(default)]
+    spend: Vec<Value>,
+}
+
+/// What an account has spent: by window, what is not forgotten yet, each with its start in seconds since 1970, its
+/// tokens and its micro-dollars.
+#[derive(Deserialize, Serialize)]
+struct SavedAccount {
+    account: SpendAccount,
+    #[serde(default)]
+    hour: Vec<(u64, u64, u64)>,
+    #[serde(default)]
+    day: Vec<(u64, u64, u64)>,
+    #[serde(default)]
+    month: Vec<(u64, u64, u64)>,
 }
 
 /// An entry that can not be read costs no other.
@@ -47,6 +66,8 @@ pub(crate) struct RestoredState {
     pub(crate) cooldowns: usize,
     /// Breakers that are open again.
     pub(crate) breakers: usize,
+    /// Accounts that go on with what was spent.
+    pub(crate) accounts: usize,
     /// Rests that are over.
     pub(crate) expired: usize,
     /// Those of targets that are not configured, or are others.
@@ -56,7 +77,7 @@ pub(crate) struct RestoredState {
 }
 
 impl Gateway {
-    /// What rests, for [`restore_state`](Self::restore_state): the same bytes as long as nothing has changed. Left out
+    /// What rests and what was spent, for [`restore_state`](Self::restore_state): the same bytes as long as nothing has changed. Left out
     /// is what `shows_secret`, such as the model that a caller named.
     pub(crate) fn save_state(&self, shows_secret: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let save = |handles: &Handles| SavedLayers::of(handles, &shows_secret);
@@ -66,6 +87,7 @@ impl Gateway {
             identities: self.0.identities.tags(),
             stack: save(self.handles()),
             summariser: self.0.kept.summariser.as_ref().map(save).unwrap_or_default(),
+            spend: saved_spend(&self.handles().spend, &shows_secret),
         };
         // Its maps have texts as keys.
         let mut text = serde_json::to_vec(&document).unwrap_or_default();
@@ -73,7 +95,7 @@ impl Gateway {
         text
     }
 
-    /// Goes on with the rests in `text`, as far as their targets are configured as they were.
+    /// Goes on with the rests in `text`, as far as their targets are configured as they were, and with what was spent.
     ///
     /// # Errors
     ///
@@ -96,6 +118,7 @@ impl Gateway {
             Some(handles) => document.summariser.restore(handles, &known, &mut counts),
             None => counts.unknown += document.summariser.len(),
         }
+        restore_spend(document.spend, &self.handles().spend, &mut counts);
         Ok(counts)
     }
 }
@@ -107,8 +130,8 @@ impl SavedLayers {
         let mut breakers = handles.breaker.save();
         breakers.sort_by_cached_key(|one| rank(one.key.as_ref(), &one.circuit));
         Self {
-            cooldowns: values(&cooldowns, shows_secret),
-            breakers: values(&breakers, shows_secret),
+            cooldowns: values(&cooldowns, shows_secret, MOST),
+            breakers: values(&breakers, shows_secret, MOST),
         }
     }
 
@@ -135,6 +158,56 @@ impl SavedLayers {
     }
 }
 
+/// What `ledger` knows, by account.
+fn saved_spend(ledger: &SpendLedger, shows_secret: &impl Fn(&[u8]) -> bool) -> Vec<Value> {
+    let mut accounts: Vec<SavedAccount> = Vec::new();
+    // The rows of an account follow each other.
+    for SpendRecordRow { account, window, at, spent } in ledger.save().rows {
+        if accounts.last().is_none_or(|last| last.account != account) {
+            let (hour, day, month) = (Vec::new(), Vec::new(), Vec::new());
+            accounts.push(SavedAccount { account, hour, day, month });
+        }
+        if let Some(last) = accounts.last_mut() {
+            last.window(window).push((at, spent.tokens, spent.cost));
+        }
+    }
+    if accounts.len() > MOST_ACCOUNTS {
+        let spent =
+            |one: &SavedAccount| one.month.iter().map(|(_, tokens, _)| *tokens).sum::<u64>();
+        accounts.sort_by_cached_key(|one| Reverse(spent(one)));
+    }
+    values(&accounts, shows_secret, MOST_ACCOUNTS)
+}
+
+fn restore_spend(accounts: Vec<Value>, ledger: &SpendLedger, counts: &mut RestoredState) {
+    let accounts: Vec<SavedAccount> = read(accounts, counts);
+    counts.accounts += accounts.len();
+    let mut record = SpendRecord::default();
+    for mut one in accounts {
+        for window in SpendWindow::ALL {
+            let account = one.account.clone();
+            let rows = std::mem::take(one.window(window)).into_iter();
+            record.rows.extend(rows.map(|(at, tokens, cost)| SpendRecordRow {
+                account: account.clone(),
+                window,
+                at,
+                spent: Spend::new(tokens, cost),
+            }));
+        }
+    }
+    ledger.restore(&record);
+}
+
+impl SavedAccount {
+    fn window(&mut self, window: SpendWindow) -> &mut Vec<(u64, u64, u64)> {
+        match window {
+            SpendWindow::Hour => &mut self.hour,
+            SpendWindow::Day => &mut self.day,
+            SpendWindow::Month => &mut self.month,
+        }
+    }
+}
+
 /// The order in which entries are kept where there are too many: what rests for all models before single ones, which
 /// callers may have made up, and the longest rest before the others.
 fn rank(target: Option<&Target>, circuit: &SavedCircuit) -> (bool, Reverse<u64>, String) {
@@ -143,11 +216,15 @@ fn rank(target: Option<&Target>, circuit: &SavedCircuit) -> (bool, Reverse<u64>,
     (is_model, Reverse(circuit.until_ms), name)
 }
 
-fn values<T: Serialize>(all: &[T], shows_secret: &impl Fn(&[u8]) -> bool) -> Vec<Value> {
+fn values<T: Serialize>(
+    all: &[T],
+    shows_secret: &impl Fn(&[u8]) -> bool,
+    most: usize,
+) -> Vec<Value> {
     all.iter()
         .filter_map(|one| serde_json::to_value(one).ok())
         .filter(|value| !shows_secret(value.to_string().as_bytes()))
-        .take(MOST)
+        .take(most)
         .collect()
 }
 
@@ -288,6 +365,51 @@ mod tests {
         check(&|text| text.replace("'file:KEYS/first', ", ""), &["a", "a#second", "b/m"]);
         std::fs::write(folder.join("first"), "sk-live-renewed-77aa01").unwrap();
         check(&|text| text, &["a", "a#second", "b/m"]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_spent_is_spent_in_the_next_process() {
+        let folder = keys("state-spend", FIRST);
+        let old = gateway(&folder, FILE);
+        let account = |name: &str| SpendAccount::Tenant(name.into());
+        let charge = |name: &str, tokens, cost| {
+            old.handles().spend.charge(&account(name), Spend::new(tokens, cost), Instant::now());
+        };
+        charge("acme", 700, 9);
+        charge("made of secrets", 5, 5);
+        advance(Duration::from_secs(2 * 3_600)).await;
+        charge("acme", 40, 1);
+        let summaries = SpendAccount::Summaries("acme".into());
+        old.handles().spend.charge(&summaries, Spend::new(11, 2), Instant::now());
+        let hides = |text: &[u8]| String::from_utf8_lossy(text).contains("made of secrets");
+        let text = old.save_state(hides);
+        assert_eq!(old.save_state(hides), text, "the same while nothing changes");
+        let new = gateway(&folder, FILE);
+        assert_eq!(new.restore_state(&text).unwrap().accounts, 2);
+        let totals = |gateway: &Gateway, account: &SpendAccount| {
+            gateway.handles().spend.totals(account, Instant::now())
+        };
+        for account in [account("acme"), summaries] {
+            assert_eq!(totals(&new, &account), totals(&old, &account), "{account}");
+        }
+        let acme = totals(&new, &account("acme"));
+        assert_eq!((acme.hour, acme.day), (Spend::new(40, 1), Spend::new(740, 10)));
+        assert_eq!(totals(&new, &account("made of secrets")).month, Spend::ZERO);
+        // One that can not be read costs no other.
+        let text = String::from_utf8(text).unwrap();
+        let text = text.replacen("{\"summaries\":", "{\"of a later version\":", 1);
+        let counts = gateway(&folder, FILE).restore_state(text.as_bytes()).unwrap();
+        assert_eq!((counts.accounts, counts.unreadable), (1, 1));
+
+        // Of too many, those that have spent most.
+        for n in 0..=MOST_ACCOUNTS as u64 {
+            charge(&format!("tenant-{n}"), 100 + n, 0);
+        }
+        let new = gateway(&folder, FILE);
+        assert_eq!(new.restore_state(&old.save_state(hides)).unwrap().accounts, MOST_ACCOUNTS);
+        assert_eq!(totals(&new, &account("acme")), totals(&old, &account("acme")));
+        assert_eq!(totals(&new, &account("tenant-0")).month, Spend::ZERO);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,13 +1,12 @@
-//! The state of the layers, for operators and for Prometheus.
+//! The state of the layers, for operators.
 
-use std::{collections::BTreeMap, fmt::Write, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::{Handles, Spend, SpendAccount, Target};
+use steadfast::{Handles, Spend, Target};
 use tokio::time::Instant;
 
-use super::{RouteStack, escalation};
-use crate::escape;
+use super::{RouteStack, escalation, gauges};
 
 /// The most tasks or conversations in a status: as many as somebody reads.
 const SHOWN: usize = 50;
@@ -122,13 +121,9 @@ fn rate_limits(handles: &Handles) -> Value {
 pub(super) fn spend(handles: &Handles) -> Value {
     let shown = |spent: Spend| json!({ "tokens": spent.tokens, "micro_dollars": spent.cost });
     let accounts = handles.spend.snapshot(Instant::now()).into_iter().map(|(account, totals)| {
-        let (kind, name) = match &account {
-            SpendAccount::Tenant(name) => ("tenant", name),
-            SpendAccount::Key(name) => ("key", name),
-            _ => return Value::Null,
-        };
+        let Some((kind, name)) = gauges::kind(&account) else { return Value::Null };
         json!({
-            kind: &**name,
+            kind: name,
             "hour": shown(totals.hour),
             "day": shown(totals.day),
             "month": shown(totals.month),
@@ -235,61 +230,10 @@ fn guard(handles: &Handles) -> Value {
     json!({ "stops": handles.guard.stops(), "known_tasks": known, "tasks": shown })
 }
 
-/// Gauges that are read at the moment of asking. `is_known` is true for the models that have series of their
-/// own: callers can ask for any name, and the others of a provider share one, with the largest value.
-pub(super) fn gauges(handles: &Handles, is_known: impl Fn(&str) -> bool) -> String {
-    let now = Instant::now();
-    let mut text = String::new();
-    let mut cooling = BTreeMap::new();
-    for health in handles.failover.snapshot().targets() {
-        let left = health.cooling_for(now).unwrap_or_default().as_secs_f64();
-        raise(&mut cooling, label(Some(&health.target), &is_known), left);
-    }
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "# TYPE steadfast_target_cooling_seconds gauge");
-    for (target, left) in cooling {
-        let _ = writeln!(text, "steadfast_target_cooling_seconds{{target=\"{target}\"}} {left}");
-    }
-    let held = handles.escalation.snapshot().held;
-    let _ = writeln!(
-        text,
-        "# TYPE steadfast_escalations_held gauge\nsteadfast_escalations_held {held}"
-    );
-    let stopped = handles.guard.snapshot().iter().filter(|task| task.stop.is_some()).count();
-    let _ =
-        writeln!(text, "# TYPE steadfast_tasks_stopped gauge\nsteadfast_tasks_stopped {stopped}");
-    let mut open = BTreeMap::new();
-    for breaker in handles.breaker.snapshot() {
-        let is_open = f64::from(u8::from(breaker.circuit.state.as_str() != "closed"));
-        raise(&mut open, label(breaker.key.as_ref(), &is_known), is_open);
-    }
-    let _ = writeln!(text, "# TYPE steadfast_breaker_open gauge");
-    for (target, open) in open {
-        let _ = writeln!(text, "steadfast_breaker_open{{target=\"{target}\"}} {open}");
-    }
-    text.push_str("# EOF\n");
-    text
-}
-
 fn key(target: Option<&Target>) -> String {
     target.map_or_else(|| "(none)".to_owned(), ToString::to_string)
 }
 
 fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
-}
-
-/// The series of a target.
-fn label(target: Option<&Target>, is_known: impl Fn(&str) -> bool) -> String {
-    let Some(target) = target else { return key(None) };
-    match target.model() {
-        Some(model) if !is_known(model) => escape::label(target.with_model("other").as_str()),
-        _ => escape::label(target.as_str()),
-    }
-}
-
-/// Several targets can share a series: the largest value counts.
-fn raise(series: &mut BTreeMap<String, f64>, label: String, value: f64) {
-    let known = series.entry(label).or_insert(value);
-    *known = known.max(value);
 }
