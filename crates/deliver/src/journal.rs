@@ -189,3 +189,108 @@ async fn at(time: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A disk by a script, and how many records each append had.
+    #[derive(Clone, Debug, Default)]
+    struct Disk(Arc<Mutex<(DiskDoes, Vec<usize>)>>);
+
+    #[derive(Clone, Copy, Debug, Default)]
+    enum DiskDoes {
+        #[default]
+        Writes,
+        Fails,
+        Panics,
+    }
+
+    impl Disk {
+        fn set(&self, does: DiskDoes) {
+            self.0.lock().0 = does;
+        }
+
+        fn appends(&self) -> Vec<usize> {
+            std::mem::take(&mut self.0.lock().1)
+        }
+    }
+
+    impl JournalFile for Disk {
+        type Record = u32;
+
+        const NAME: &'static str = "a file";
+
+        fn append(&mut self, records: &[u32]) -> Result<(), StoreError> {
+            let does = {
+                let mut state = self.0.lock();
+                state.1.push(records.len());
+                state.0
+            };
+            match does {
+                DiskDoes::Writes => Ok(()),
+                DiskDoes::Fails => {
+                    // Nothing is there.
+                    let missing = steadfast_store::AppendLog::<u32>::read("".as_ref(), |_| ());
+                    missing.map(drop)
+                }
+                DiskDoes::Panics => panic!("as the script says"),
+            }
+        }
+
+        /// One of a hundred is enough.
+        fn compress(&self, records: &mut Vec<u32>) {
+            records.retain(|record| record % 100 == 0);
+        }
+    }
+
+    async fn journal() -> (Disk, Journal<u32>, tempfile::TempDir) {
+        let (disk, folder) = (Disk::default(), tempfile::tempdir().unwrap());
+        let locked = DeliveryFolder::open(folder.path()).await.unwrap();
+        let journal = Journal::start(disk.clone(), locked, Duration::from_secs(5));
+        (disk, journal, folder)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_fails_is_tried_now_and_then_and_what_waits_is_bounded() {
+        let (disk, journal, _folder) = journal().await;
+        disk.set(DiskDoes::Fails);
+        assert_eq!(journal.write_and_wait(0).await, Ok(false));
+        assert_eq!(disk.appends(), [1]);
+        for record in 1..100_000 {
+            journal.write(record);
+        }
+        assert_eq!(journal.write_and_wait(100_000).await, Ok(false), "told at once");
+        assert_eq!(disk.appends(), [0; 0], "not tried for each");
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let tried = disk.appends();
+        assert!(matches!(tried[..], [one] if one < 6_000), "{tried:?}");
+        disk.set(DiskDoes::Writes);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(disk.appends(), tried);
+        assert_eq!(journal.write_and_wait(7).await, Ok(true));
+        assert_eq!(disk.appends(), [1]);
+        assert!(journal.close().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_written_is_reported_however_often_it_is_closed() {
+        for (does, written) in
+            [(DiskDoes::Writes, true), (DiskDoes::Fails, false), (DiskDoes::Panics, false)]
+        {
+            let (disk, journal, _folder) = journal().await;
+            disk.set(does);
+            journal.write(1);
+            for _ in 0..3 {
+                assert_eq!(journal.close().await, written, "{does:?}");
+            }
+        }
+        // Its writer died before.
+        let (disk, journal, _folder) = journal().await;
+        disk.set(DiskDoes::Panics);
+        assert_eq!(journal.write_and_wait(1).await, Ok(false));
+        assert!(!journal.close().await);
+    }
+}

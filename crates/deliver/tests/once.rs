@@ -101,14 +101,35 @@ async fn a_letter_whose_first_send_goes_on_is_kept_as_being_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_message_again_does_not_hide_that_it_is_being_sent() {
+async fn a_letter_that_somebody_sends_again_is_kept_as_being_sent() {
     let fixture = fixture(LetterQueuePolicy::default()).await;
-    fixture.letters.keep(&message("a", "x"), &down()).await.unwrap();
+    assert!(fixture.letters.keep(&message("a", "x"), &down()).await.unwrap());
     fixture.channel.set_all(Mode::SentThenHangs);
-    fixture.letters.drain(&LetterDrain::All);
-    tokio::time::sleep(secs(1)).await;
+    let once = SendOnceLayer::new(fixture.ledger.clone()).layer(fixture.channel.clone());
+    let call = once.oneshot(message("a", "x"));
+    assert!(tokio::time::timeout(secs(5), call).await.is_err());
     assert!(fixture.letters.keep(&message("a", "x"), &down()).await.unwrap());
     assert_eq!(fixture.killed().await, (vec![], vec!["a unclear".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_message_again_does_not_hide_that_it_is_being_sent() {
+    let mut fixture = fixture(LetterQueuePolicy::default()).await;
+    for by_the_channel_alone in [false, true] {
+        if by_the_channel_alone {
+            // No ledger knows what is being sent.
+            let (folder, channel) = (tempfile::tempdir().unwrap(), fixture.channel.clone());
+            let policy = LetterQueuePolicy::default();
+            fixture.letters = open_with(folder.path(), policy, ledger(), channel).await;
+            fixture.folder = folder;
+        }
+        fixture.channel.set_all(Mode::SentThenHangs);
+        fixture.letters.keep(&message("a", "x"), &down()).await.unwrap();
+        fixture.letters.drain(&LetterDrain::All);
+        tokio::time::sleep(secs(1)).await;
+        assert!(fixture.letters.keep(&message("a", "x"), &down()).await.unwrap());
+        assert_eq!(fixture.killed().await, (vec![], vec!["a unclear".to_owned()]));
+    }
 }
 
 #[tokio::test(start_paused = true)]

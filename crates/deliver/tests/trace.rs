@@ -69,14 +69,34 @@ async fn every_action_is_traced_once_by_its_name() {
         ]
     );
 
-    send(Announcement::notice("n", "x", FailureNotice::NotSuccessful)).await.unwrap();
-    let names: Vec<_> =
-        of(&events).iter().map(|one| one.split(' ').next().unwrap().to_owned()).collect();
+    // By which way a notice went: the parent announces two of them, and not one alone.
+    let notice = |key: &str| send(Announcement::notice(key, "x", FailureNotice::NotSuccessful));
+    let (first, second) = tokio::join!(notice("p"), notice("q"));
+    first.and(second).unwrap();
+    let parent =
+        "routed route=\"parent\" why=\"the parent announced it\" key=\"p\" kind=\"notice\"";
+    assert_eq!(of(&events).iter().filter(|one| one.starts_with(parent)).count(), 1);
+    notice("n").await.unwrap();
+    let seen = of(&events);
+    let names: Vec<_> = seen.iter().map(|one| one.split(' ').next().unwrap().to_owned()).collect();
     let expected = ["turn", "parent_failed", "retried", "gave_up", "dead_lettered", "routed"];
     assert_eq!(names, expected);
+    let letter = "routed route=\"letter\" why=\"it was not delivered\" key=\"n\" kind=\"notice\"";
+    assert!(seen[5].starts_with(letter), "{seen:?}");
+
+    // By hand, earlier than its backoff: it is no new letter.
+    letters.drain(&LetterDrain::All);
+    tokio::time::sleep(ms(1)).await;
+    let ids = "key=\"n\" kind=\"notice\" session=\"x\" destination=\"x\"";
+    assert_eq!(
+        of(&events),
+        [
+            "draining letters=1 why=\"by hand\"".to_owned(),
+            format!("dead_letter_failed {ids} attempts=0"),
+        ]
+    );
 
     tokio::time::sleep(secs(300)).await;
-    let ids = "key=\"n\" kind=\"notice\" session=\"x\" destination=\"x\"";
     assert_eq!(
         of(&events),
         [

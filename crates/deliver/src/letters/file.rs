@@ -137,3 +137,43 @@ impl LastRecords {
 fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::{Failure, Reason};
+
+    use super::*;
+    use crate::{Announcement, LetterEnd};
+
+    #[test]
+    fn what_waits_for_the_disk_is_bounded_and_brings_nothing_back() {
+        let letter = |key: &str| {
+            let failure = Failure::new(Reason::ServerError, "down");
+            DeadLetter::of(&Announcement::new(key, "x", "a text"), &failure, false, 0)
+        };
+        let ended = |key: &str| letter(key).ended(LetterEnd::TooOld, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let (mut file, _) = LetterFile::open(folder.path(), 2).unwrap();
+        file.append(&[letter("a"), letter("b")]).unwrap();
+
+        // The disk takes nothing from here on.
+        let mut records = vec![ended("a"), letter("c")];
+        for number in 0..100 {
+            let key = number.to_string();
+            records.extend([letter(&key), DeadLetter { attempts: 1, ..letter(&key) }, ended(&key)]);
+        }
+        records.push(letter("d"));
+        let keys = |records: &[DeadLetter]| {
+            let keys = records.iter().map(|one| format!("{} {}", one.key, one.is_waiting()));
+            keys.collect::<Vec<_>>()
+        };
+        file.compress(&mut records);
+        // `a` waits in the file: without its end it would come back.
+        assert_eq!(keys(&records), ["a false", "c true", "98 false", "99 false", "d true"]);
+        file.append(&records).unwrap();
+        drop(file);
+        let (read, _) = LetterFile::read(folder.path()).unwrap();
+        let waiting: Vec<_> = read.letters().filter(|one| one.is_waiting()).collect();
+        assert_eq!(waiting.iter().map(|one| &*one.key).collect::<Vec<_>>(), ["b", "c", "d"]);
+    }
+}

@@ -129,3 +129,43 @@ impl Drop for Attempt<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::ready, sync::Arc};
+
+    use steadfast_core::{Failure, Reason};
+    use tower::service_fn;
+
+    use crate::{
+        Announcement, DeadLetters, DeliveryLedger, LedgerPolicy, LetterDrain, LetterQueuePolicy,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_letter_waits_for_the_end_of_a_turn_that_announces_it() {
+        for announced in [true, false] {
+            let ledger = DeliveryLedger::in_memory(LedgerPolicy::default()).unwrap();
+            let sent = Arc::new(parking_lot::Mutex::new(0));
+            let count = sent.clone();
+            let channel = service_fn(move |_: Announcement| {
+                *count.lock() += 1;
+                ready(Ok::<_, Failure>(()))
+            });
+            let policy = LetterQueuePolicy::default();
+            let letters = DeadLetters::in_memory(policy, ledger.clone(), channel).unwrap();
+            let key: Arc<str> = "a".into();
+            let turn = ledger.turn([&key, &key].into_iter());
+            let given_up = Failure::new(Reason::Cancelled, "nobody waits for it");
+            letters.keep(&Announcement::new("a", "x", "text"), &given_up).await.unwrap();
+            letters.drain(&LetterDrain::All);
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            assert_eq!(*sent.lock(), 0);
+            if announced {
+                ledger.record(&key);
+            }
+            drop(turn);
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            assert_eq!((*sent.lock(), letters.snapshot().waiting), (u32::from(!announced), 0));
+        }
+    }
+}
