@@ -95,13 +95,18 @@ pub fn base_url(provider: &SimProvider) -> String {
 
 /// A client of these providers.
 pub fn client(sims: &[SimProvider]) -> LlmClient<Net> {
+    LlmClient::with_service(providers(sims), Net::new(sims))
+}
+
+/// These providers, as a client knows them: for a network of your own.
+pub fn providers(sims: &[SimProvider]) -> Providers {
     let providers = sims.iter().map(|provider| {
         Provider::new(provider.name(), provider.dialect())
             .with_base_url(base_url(provider))
             .with_wire(Wire::default())
             .with_credential(Credential::new("main", "sk-0123456789abcdef"))
     });
-    LlmClient::with_service(Providers::new(providers).unwrap(), Net::new(sims))
+    Providers::new(providers).unwrap()
 }
 
 /// A provider as a target: whatever model is requested, it gets one that it has.

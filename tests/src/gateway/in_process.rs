@@ -2,6 +2,8 @@
 //! request to the bytes of the providers runs as over a network, but without a socket, and on a paused
 //! clock all times are exact.
 
+use std::path::Path;
+
 use axum::Router;
 use http_body_util::Full;
 use steadfast::{
@@ -58,7 +60,13 @@ impl InProcess {
         Self::with_secrets(text, sims, |_| PROVIDER_KEY)
     }
 
-    /// The same, with the secret that `secret` gives for the variable of each credential.
+    /// The gateway of this file as `steadfast serve` loads it, with what the file leaves to the environment.
+    pub fn loading(file: &Path, sims: &[SimProvider]) -> Self {
+        let (config, source) = Config::load(Some(file)).unwrap();
+        Self::new(&config, &source, sims, &|_| PROVIDER_KEY)
+    }
+
+    /// The same as [`with_file`](Self::with_file), with the secret that `secret` gives for the variable of each credential.
     pub fn with_secrets<'s>(
         text: &str,
         sims: &[SimProvider],

@@ -10,7 +10,7 @@ use steadfast::{
 use steadfast_tests::harness;
 use tokio::time::advance;
 
-use crate::{World, always, error, fine, hinted, request, secs, sims, status};
+use crate::{World, always, chain, error, fine, hinted, request, secs, sims, status};
 
 const PRESET: Preset = Preset::Adr012;
 
@@ -83,6 +83,39 @@ async fn permanent_failures_leave_the_provider_at_once_and_without_end() {
         assert!(world.handles.failover.reset(&Target::new("anthropic")));
         world.ask().await.answer();
         assert_eq!(world.counts()[0], 2, "{name}: until it is reset");
+    }
+}
+
+/// Also where the breaker takes more than one failure of the others.
+#[tokio::test(start_paused = true)]
+async fn permanent_failures_open_at_any_threshold() {
+    let of = |fault: Fault| {
+        let mut policies = PRESET.policies();
+        policies.failover.rest_after = 5;
+        // Each call is one failure.
+        policies.retry.retries = 0;
+        let sims = sims([always(fault), fine()], |_, provider| provider);
+        World::of(&Stack::new(chain(&sims)).with_policies(&policies).unwrap(), sims)
+    };
+    let world = of(status(503, "not now"));
+    for call in 1..=5 {
+        // Of a caller each: what fails for one alone rests for that one.
+        let mut request = request();
+        request.context = std::mem::take(&mut request.context).with_tenant(format!("{call}"));
+        world.send(request).await.answer();
+        assert_eq!((world.counts()[0], world.anything_rests()), (call, call == 5));
+    }
+    for (name, fault) in [
+        ("401", status(401, "no")),
+        ("402", status(402, "pay")),
+        ("404", error(ErrorKind::ModelNotFound)),
+    ] {
+        let world = of(fault);
+        for _ in 0..3 {
+            world.ask().await.answer();
+            advance(secs(24 * 3_600)).await;
+        }
+        assert_eq!(world.counts()[0], 1, "{name}");
     }
 }
 

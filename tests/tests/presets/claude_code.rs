@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 use steadfast::{
-    ChatRequest, Message, Preset, Reason, Stack,
+    ChatRequest, Dialect, Message, Part, Preset, Reason, Role, Stack,
     failover::{Chain, WhenExhausted},
-    sim::{Answer, End, ErrorKind, Fault, FaultPlan, How, Model, PlanRule, SimProvider},
+    sim::{Answer, End, Entry, ErrorKind, Fault, FaultPlan, How, Model, PlanRule, SimProvider},
 };
 use steadfast_tests::harness;
 
-use crate::{World, always, chain, error, fine, hinted, request, secs, sims, status};
+use crate::{
+    World, agent::Agent, always, chain, error, failing_stream, fine, hinted, request, secs, sims,
+    status,
+};
 
 const PRESET: Preset = Preset::ClaudeCode;
 
@@ -146,6 +149,28 @@ async fn a_stream_that_ends_in_an_overflow_is_asked_for_again_compacted() {
     }
 }
 
+/// An image that is refused, at once or in the middle of a stream, becomes a marker, and nobody sees the refusal.
+#[tokio::test(start_paused = true)]
+async fn a_refused_image_is_withheld_and_left_out() {
+    let message = "Could not process image";
+    for (stream, refusal) in [
+        (false, status(400, message)),
+        (true, failing_stream("", "invalid_request_error", message)),
+        (true, failing_stream("It begins.", "invalid_request_error", message)),
+    ] {
+        let once = FaultPlan::none().rule(PlanRule::new(refusal).nth(1));
+        let world = writer(|| Answer::text("word ".repeat(200)), once);
+        let parts = vec![Part::text("What is this?"), Part::image("image/png", "AAAA")];
+        let request = ChatRequest::new(vec![Message::new(Role::User, parts)]).with_model("any");
+        let got = world.send(if stream { request.streaming() } else { request }).await;
+        assert_eq!(got.answer().text(), "word ".repeat(200), "nothing of the first answer");
+        let [first, second] = &world.asked(0)[..] else { panic!("{:?}", world.counts()) };
+        let body = |entry: &Entry| String::from_utf8_lossy(&entry.body).into_owned();
+        assert!(body(first).contains("AAAA") && !body(second).contains("AAAA"));
+        assert!(body(second).contains("What is this?"), "{}", body(second));
+    }
+}
+
 /// A conversation of so many turns.
 fn conversation(turns: usize) -> ChatRequest {
     let messages = (0..turns).flat_map(|at| {
@@ -205,6 +230,66 @@ async fn three_overloads_in_a_row_go_to_the_smaller_model() {
     assert!(notice.contains("claude-haiku-4-5"), "{notice}");
     // The notice is for people who get the answer, not for the model.
     assert!(world.asked(0).iter().all(|entry| entry.end == End::Complete));
+}
+
+/// The model in the environment, in the gateway: the test runs itself with the variable.
+#[cfg(feature = "gateway")]
+#[tokio::test(start_paused = true)]
+async fn the_model_in_the_environment_stands_in_for_an_overloaded_one() {
+    use steadfast_tests::gateway::{ask, in_process::InProcess};
+
+    const VARIABLE: &str = "FALLBACK_MODEL_ID";
+    if std::env::var_os(VARIABLE).is_none() {
+        let name =
+            "claude_code::the_model_in_the_environment_stands_in_for_an_overloaded_one";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let again = again.args(["--exact", name]).env(VARIABLE, "claude-haiku-4-5");
+        let output = again.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let asked = harness::model(Dialect::Anthropic);
+    let rule = PlanRule::new(status(529, "not now")).model(asked);
+    let (_, sims) = with_fallback(FaultPlan::none().rule(rule));
+    let file = format!(
+        "preset = \"claude-code\"\n[server]\nauth = \"none\"\n[[providers]]\nname = \"anthropic\"\ndialect = \"anthropic\"\n\
+         base_url = \"http://anthropic\"\ncredentials = [\"env:KEY\"]\nmodels = {{ \"*\" = \"{asked}\" }}\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steadfast.toml");
+    std::fs::write(&path, file).unwrap();
+    let gateway = InProcess::loading(&path, &sims);
+    let reply = gateway.send(&ask(Dialect::Anthropic, "any", false)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let models: Vec<_> = sims[0].journal().entries().into_iter().map(|one| one.model).collect();
+    assert_eq!(models, [asked, asked, asked, "claude-haiku-4-5"]);
+    let notice = reply.header("x-steadfast-notice").unwrap();
+    assert!(notice.contains("claude-haiku-4-5"), "{notice}");
+}
+
+/// The model that stands in gets what the overloaded one was asked, the calls and results of the caller's history
+/// too, and nothing of the failed attempts.
+#[tokio::test(start_paused = true)]
+async fn the_smaller_model_gets_the_history_as_it_was() {
+    let asked = harness::model(Dialect::Anthropic);
+    let begun = failing_stream("", "overloaded_error", "Overloaded");
+    let rule = PlanRule::new(begun).model(asked);
+    let (chain, sims) = with_fallback(FaultPlan::none().rule(rule));
+    let world = World::of(&Stack::new(chain).preset(PRESET), sims);
+    let mut agent = Agent::new();
+    agent.called("read_note", r#"{"note": 1}"#, "the first result");
+    agent.called("read_note", r#"{"note": 2}"#, "the second result");
+    world.send(agent.request("read_note").streaming()).await.answer();
+    let entries = world.asked(0);
+    let models: Vec<_> = entries.iter().map(|entry| entry.model.as_str()).collect();
+    assert_eq!(models, [asked, asked, asked, "claude-haiku-4-5"]);
+    let messages = |entry: &Entry| entry.json.clone().unwrap()["messages"].clone();
+    assert_eq!(messages(&entries[3]), messages(&entries[0]));
+    let sent = messages(&entries[3]).to_string();
+    for text in ["the first result", "the second result", "call_0", "call_1"] {
+        assert!(sent.contains(text), "{text} in {sent}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,45 +1,54 @@
 //! `codebuddy`.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use steadfast::{
-    CallContext, Preset, Reason, Stack,
+    BoxError, CallContext, Preset, Reason, Stack,
+    client::{ClientBody, LlmClient},
     failover::Status,
     sim::{ErrorKind, Fault, How},
 };
+use steadfast_tests::harness::{self, Net};
 use tokio::time::advance;
+use tower::{ServiceExt as _, service_fn};
 
 use crate::{
-    World, agent, agent::Agent, always, chain, error, fine, hinted, request, secs, sims, status,
+    World, agent, agent::Agent, always, chain, error, failing_stream, fine, hinted, request, secs,
+    sims, status,
 };
 
 const PRESET: Preset = Preset::Codebuddy;
 
-/// A fault, how long its provider rests, and whether it is retried in place.
-fn rests() -> Vec<(&'static str, Fault, u64, bool)> {
+/// A fault, its reason, how long its provider rests, and whether it is retried in place.
+fn rests() -> Vec<(&'static str, Fault, Reason, u64, bool)> {
+    use Reason::{
+        Auth, Billing, ModelNotFound, Network, Overloaded, RateLimit, ServerError, Timeout, Unknown,
+    };
     vec![
-        ("401", status(401, "no"), 600, false),
-        ("403", status(403, "no"), 600, false),
-        ("402", status(402, "pay"), 1_800, false),
-        ("429", status(429, "slow down"), 60, true),
-        ("quota exceeded", status(429, "quota exceeded"), 60, false),
-        ("408", status(408, "late"), 30, true),
-        ("connection refused", Fault::Refused, 30, true),
-        ("connection reset", Fault::Reset, 30, true),
-        ("502", status(502, "bad gateway"), 120, true),
-        ("503", status(503, "not now"), 120, true),
-        ("529", status(529, "not now"), 120, true),
-        ("overloaded", error(ErrorKind::Overloaded), 120, true),
-        ("404", error(ErrorKind::ModelNotFound), 3_600, false),
-        ("500", status(500, "oops"), 30, true),
-        ("504", status(504, "late"), 30, true),
-        ("unknown", status(418, "teapot"), 30, false),
+        ("401", status(401, "no"), Auth, 600, false),
+        ("403", status(403, "no"), Auth, 600, false),
+        ("402", status(402, "pay"), Billing, 1_800, false),
+        ("429", status(429, "slow down"), RateLimit, 60, true),
+        ("quota exceeded", status(429, "quota exceeded"), RateLimit, 60, false),
+        ("408", status(408, "late"), Timeout, 30, true),
+        ("connection refused", Fault::Refused, Network, 30, true),
+        ("connection reset", Fault::Reset, Network, 30, true),
+        ("502", status(502, "bad gateway"), Overloaded, 120, true),
+        ("503", status(503, "not now"), Overloaded, 120, true),
+        ("529", status(529, "not now"), Overloaded, 120, true),
+        ("overloaded", error(ErrorKind::Overloaded), Overloaded, 120, true),
+        ("the word overloaded", status(500, "The engine is overloaded"), Overloaded, 120, true),
+        ("the word capacity", status(500, "We are at capacity"), Overloaded, 120, true),
+        ("404", error(ErrorKind::ModelNotFound), ModelNotFound, 3_600, false),
+        ("500", status(500, "oops"), ServerError, 30, true),
+        ("504", status(504, "late"), Timeout, 30, true),
+        ("unknown", status(418, "teapot"), Unknown, 30, false),
     ]
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_reason_rests_its_provider_from_the_first_failure_and_is_probed_half_a_minute_early() {
-    for (name, fault, rest, retried) in rests() {
+    for (name, fault, reason, rest, retried) in rests() {
         let world = World::new(PRESET, [always(fault), fine()]);
         let got = world.ask().await;
         assert_eq!(got.answer().head.target.as_ref().unwrap().provider(), "openai", "{name}");
@@ -55,7 +64,8 @@ async fn each_reason_rests_its_provider_from_the_first_failure_and_is_probed_hal
         assert_eq!(health.errors, waits.len() as u64 + 1, "{name}");
         let status = if retried { Status::Down } else { Status::Degraded };
         assert_eq!(health.status, status, "{name}");
-        assert!(health.last_error.is_some() && health.last_success.is_none(), "{name}");
+        let last = health.last_error.as_ref().map(|error| error.reason);
+        assert_eq!((last, health.last_success), (Some(reason), None), "{name}");
 
         // Not asked until it is probed: 30 s before the end, and never in the first half.
         world.set(0, fine());
@@ -130,6 +140,72 @@ async fn permanent_words_are_never_retried() {
             assert_eq!(world.counts()[0], 1, "{words}");
         }
     }
+}
+
+/// A stream that begins well and then says so: nothing of it is asked for again in place.
+#[tokio::test(start_paused = true)]
+async fn permanent_words_in_a_stream_are_never_retried() {
+    for (text, words, asked) in [
+        ("", "oops", 3),
+        ("", "loop detected", 1),
+        ("", "Infinite Loop", 1),
+        ("", "same file edited", 1),
+        ("", "safety limit", 1),
+        ("", "user cancel", 1),
+        ("", "abort", 1),
+        ("", "authentication", 1),
+        ("", "unauthorized", 1),
+        ("", "invalid api key", 1),
+        ("", "quota exceeded", 1),
+        // One that breaks after it has begun is resumed, in place first, and with these words elsewhere.
+        ("It begins.", "oops", 2),
+        ("It begins.", "loop detected", 1),
+        ("It begins.", "quota exceeded", 1),
+    ] {
+        let fault = failing_stream(text, "api_error", words);
+        let world = World::new(PRESET, [always(fault), fine()]);
+        let got = world.send(request().streaming()).await;
+        assert_eq!(world.counts(), [asked, 1], "{text} {words}: {:?}", got.failure);
+    }
+}
+
+/// What the operating system calls ETIMEDOUT, and a provider that never answers.
+#[tokio::test(start_paused = true)]
+async fn timeouts_of_the_network_rest_half_a_minute() {
+    let down = sims([fine(), fine()], |_, provider| provider);
+    let net = Net::new(&down);
+    let times_out = service_fn(move |request: http::Request<ClientBody>| {
+        let (net, first) = (net.clone(), request.uri().host() == Some("anthropic"));
+        async move {
+            match first {
+                true => Err(BoxError::from(io::Error::from(io::ErrorKind::TimedOut))),
+                false => net.oneshot(request).await.map_err(BoxError::from),
+            }
+        }
+    });
+    let stack = Stack::new(chain(&down)).preset(PRESET);
+    let client = LlmClient::with_service(harness::providers(&down), times_out);
+    let (llm, handles) = (stack.boxed(client), stack.handles());
+    let world = World { sims: down, llm, handles };
+    let got = world.ask().await;
+    got.answer();
+    assert_eq!(got.took, Duration::from_millis(4_500), "two retries in place");
+    assert_eq!(world.rest(0), Some(secs(30) - got.took));
+    assert_eq!(world.health(0).last_error.as_ref().unwrap().reason, Reason::Timeout);
+
+    let world = World::new(PRESET, [always(Fault::Hang), fine()]);
+    let hangs = async {
+        world.send(request().streaming()).await.answer();
+    };
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(180_001)).await;
+        assert_eq!(world.rest(0), Some(Duration::from_millis(29_999)), "since its first silence");
+        assert_eq!(world.health(0).last_error.as_ref().unwrap().reason, Reason::Timeout);
+        world.ask().await.answer();
+        assert_eq!(world.counts(), [1, 1]);
+    };
+    tokio::join!(hangs, others);
+    assert_eq!(world.counts(), [3, 2], "twice again in place");
 }
 
 #[tokio::test(start_paused = true)]

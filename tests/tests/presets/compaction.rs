@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use steadfast::{
@@ -21,12 +21,13 @@ const WINDOW: u64 = 14_000;
 #[derive(Clone)]
 struct Summariser {
     works: bool,
+    hangs: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Summariser {
     fn new(works: bool) -> Self {
-        Self { works, asked: Arc::default() }
+        Self { works, hangs: Arc::default(), asked: Arc::default() }
     }
 
     fn asked(&self) -> usize {
@@ -35,13 +36,19 @@ impl Summariser {
 
     /// A compaction that asks it.
     fn layer(&self) -> CompactionLayer {
-        let Self { works, asked } = self.clone();
+        let Self { works, hangs, asked } = self.clone();
         let service = tower::service_fn(move |_: ChatRequest| {
             asked.fetch_add(1, Ordering::Relaxed);
-            std::future::ready(match works {
-                true => Ok(record()),
-                false => Err(Failure::new(Reason::Overloaded, "busy")),
-            })
+            let hangs = hangs.load(Ordering::Relaxed);
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                match works {
+                    true => Ok(record()),
+                    false => Err(Failure::new(Reason::Overloaded, "busy")),
+                }
+            }
         });
         CompactionLayer::new(service).with_targets(|_| {
             TargetFacts::default()
@@ -290,10 +297,85 @@ async fn comis_rests_a_summariser_after_five_failures_for_a_minute() {
     assert!(!asks(9).await);
 }
 
+/// The one compaction that finds out whether it is back has half a minute.
+#[tokio::test(start_paused = true)]
+async fn comis_tries_a_summariser_again_for_half_a_minute() {
+    let policies = Preset::Comis.policies();
+    let due = turns_for(&policies, 0.92).await * 5 / 2;
+    let summariser = Summariser::new(false);
+    let world = world(&policies, summariser.layer(), fine());
+    let turn = async |number: usize| {
+        let mut request = talk(due);
+        request.context = CallContext::recording().with_session(format!("s{number}"));
+        world.send(request).await.answer();
+    };
+    for number in 1..=5 {
+        turn(number).await;
+    }
+    summariser.hangs.store(true, Ordering::Relaxed);
+    tokio::time::advance(secs(61)).await;
+    let before = summariser.asked();
+    let began = tokio::time::Instant::now();
+    let probes = async {
+        turn(10).await;
+        assert_eq!(began.elapsed(), secs(30), "and not the minute of other compactions");
+    };
+    let others = async {
+        tokio::time::sleep(secs(29)).await;
+        let probing = summariser.asked();
+        assert!(probing > before, "it is tried");
+        turn(11).await;
+        assert_eq!((began.elapsed(), summariser.asked()), (secs(29), probing), "by one alone");
+        // It has failed, and rests for a minute again.
+        tokio::time::sleep(secs(60)).await;
+        turn(12).await;
+        assert_eq!(summariser.asked(), probing);
+        summariser.hangs.store(false, Ordering::Relaxed);
+        tokio::time::sleep(secs(2)).await;
+        turn(13).await;
+        assert!(summariser.asked() > probing);
+    };
+    tokio::join!(probes, others);
+}
+
+/// Ten hours with half a million each, and no more until the day is over; 0 is no cap.
+#[tokio::test(start_paused = true)]
+async fn comis_spends_five_million_a_day_on_summaries_and_zero_is_no_cap() {
+    let mut policies = Preset::Comis.policies();
+    let due = turns_for(&policies, 0.92).await * 5 / 2;
+    // How many summaries are made of this many conversations.
+    let summaries = async |policies: &Policies, hours: usize, each: usize| {
+        let summariser = Summariser::new(true);
+        let world = world(policies, summariser.layer(), fine());
+        let mut made = Vec::new();
+        for hour in 0..hours {
+            let before = summariser.asked();
+            for number in 0..each {
+                let mut request = talk(due);
+                let session = format!("s{hour}-{number}");
+                request.context = CallContext::recording().with_session(session);
+                world.send(request).await.answer();
+            }
+            made.push(summariser.asked() - before);
+            tokio::time::advance(secs(3_700)).await;
+        }
+        made
+    };
+    let hour = summaries(&policies, 1, 60).await[0];
+    assert!(hour < 60, "{hour}: the hour has a cap");
+    let made = summaries(&policies, 12, hour).await;
+    // What the caps of ten hours leave is less than that of one.
+    let day: usize = made.iter().sum();
+    assert!((10 * hour..11 * hour).contains(&day), "{made:?}");
+    assert_eq!(made.last(), Some(&0), "{made:?}");
+    (policies.spend.hour, policies.spend.day) = (0, 0);
+    let free = summaries(&policies, 1, 2 * hour).await[0];
+    assert!(free > hour + hour / 2, "{free} and {hour}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn comis_spends_its_documented_tokens_on_summaries() {
     let policies = Preset::Comis.policies();
-    assert_eq!((policies.spend.hour, policies.spend.day), (500_000, 5_000_000));
     let due = turns_for(&policies, 0.92).await * 5 / 2;
     let summariser = Summariser::new(true);
     let world = world(&policies, summariser.layer(), fine());

@@ -5,11 +5,14 @@
 
 mod adr012;
 mod agent;
+mod around;
 mod claude_code;
 mod codebuddy;
 mod comis;
+mod comis_agent;
 mod compaction;
 mod guppy;
+mod guppy_agent;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -118,6 +121,32 @@ fn status(status: u16, text: &str) -> Fault {
 fn hinted(status: u16, seconds: u64) -> Fault {
     let headers = [("retry-after".to_owned(), seconds.to_string())].into();
     Fault::Status(RawResponse { status, headers, body: "{}".to_owned() })
+}
+
+/// A stream of Anthropic's that says `text`, and then that it has failed with this error.
+fn failing_stream(text: &str, kind: &str, message: &str) -> Fault {
+    let event = |name: &str, rest: &str| {
+        format!("event: {name}\ndata: {{\"type\":\"{name}\"{rest}}}\n\n")
+    };
+    let mut body = event(
+        "message_start",
+        r#","message":{"id":"m","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[],"usage":{"input_tokens":1,"output_tokens":1}}"#,
+    );
+    if !text.is_empty() {
+        let delta =
+            format!(r#","index":0,"delta":{{"type":"text_delta","text":"{text}"}}"#);
+        body += &event(
+            "content_block_start",
+            r#","index":0,"content_block":{"type":"text","text":""}"#,
+        );
+        body += &event("content_block_delta", &delta);
+    }
+    body += &event(
+        "error",
+        &format!(r#","error":{{"type":"{kind}","message":"{message}"}}"#),
+    );
+    let headers = [("content-type".to_owned(), "text/event-stream".to_owned())].into();
+    Fault::Status(RawResponse { status: 200, headers, body })
 }
 
 fn error(kind: ErrorKind) -> Fault {
