@@ -236,10 +236,12 @@ impl Recovery for ResumePolicy {
             && !text.trim().is_empty()
             && !thinks(&answer.request)
             && shared.options.accepts_prefill(target, answer.dialect);
-        // A stream breaks by chance; one that breaks twice may break there always.
-        let preference = answer.target.clone().map(|target| match answer.calls() {
-            0 | 1 => Preference::For(target),
-            _ => Preference::Against(target),
+        // A stream breaks by chance; one that breaks twice may break there always, and one that ends with a
+        // failure for which its target is not to be asked again does.
+        let by_chance = answer.calls() <= 1 && failure.retry() == Retry::Yes;
+        let preference = answer.target.clone().map(|target| match by_chance {
+            true => Preference::For(target),
+            false => Preference::Against(target),
         });
         let mut request = match (prefilled, in_text) {
             (true, _) => request::prefilled(&answer.request, text),

@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 use common::*;
 use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
-use steadfast_core::{Deadline, Preference, Reason, RetryBudget, Usage};
+use steadfast_core::{Deadline, Preference, Reason, Retry, RetryBudget, Usage};
 use steadfast_recover::{ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
@@ -536,4 +536,22 @@ async fn a_broken_stream_is_resumed_where_it_broke_and_then_elsewhere() {
     let expected =
         [None, Some(Preference::For("p0".into())), Some(Preference::Against("p1".into()))];
     assert_eq!(preferences, expected);
+}
+
+/// A failure for which its target is not to be asked again is none of chance.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_retried_in_place_is_resumed_elsewhere() {
+    for (retry, preference) in [
+        (Retry::Yes, Preference::For("p0".into())),
+        (Retry::No, Preference::Against("p0".into())),
+    ] {
+        let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
+        let model = Model::new(move |call, _| match call {
+            0 => Ok(broken(&events, 40, fail(Reason::ServerError).with_retry(retry))),
+            _ => Err(fail(Reason::Network)),
+        });
+        send(&model, &StreamResumeLayer::default(), recording()).await;
+        let second = model.requests.lock()[1].context.preference.as_deref().cloned();
+        assert_eq!(second, Some(preference));
+    }
 }
