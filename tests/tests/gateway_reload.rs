@@ -13,8 +13,11 @@ use std::{
 
 use serde_json::Value;
 use steadfast::{
-    Target, ToolCall,
-    sim::{Dialect, Fault, FaultPlan, Latency, RateLimit, SimProvider, Summaries, SummaryReply},
+    Failure, Reason, Target, ToolCall,
+    sim::{
+        Dialect, Fault, FaultPlan, KeyLimits, Latency, RateLimit, SimProvider, Summaries,
+        SummaryReply,
+    },
 };
 use steadfast_tests::gateway::{
     DIALECTS, PROVIDER_KEY, Rig, ask,
@@ -211,6 +214,67 @@ async fn keys_rotate_and_a_renewed_one_is_not_held_to_what_the_old_one_did() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     rig.assert_attempts(&reply, before, "the renewed key");
     rig.assert_all_attempts("keys that are refused").await;
+}
+
+/// What was learned of limits and of health, of the providers and keys that are the same as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_and_health_are_kept_of_what_stays() {
+    let limits = KeyLimits { requests: Some(600), ..KeyLimits::default() };
+    let limited = |dialect| provider(dialect).with_limits(limits).build();
+    let rig = Rig::builder()
+        .config("[failover]\nown_vendor_first = true\n")
+        .provider(limited(Dialect::OpenAi))
+        .provider_with(limited(Dialect::Anthropic), "prefill = false")
+        .start()
+        .await;
+    // Both are asked, and both are degraded.
+    let learn = async || {
+        let handles = rig.app.gateway().handles().clone();
+        for asked in DIALECTS[..2].iter().map(|dialect| ask(*dialect, model(*dialect), false)) {
+            assert_eq!(asked.send(rig.addr).await.status, 200);
+        }
+        let down = Failure::new(Reason::ServerError, "down");
+        for name in ["openai", "anthropic"].repeat(3) {
+            handles.health.probed(name, Err(&down));
+        }
+    };
+    let known = async || {
+        let status = status(&rig).await;
+        let rows = |section: &str| status[section].as_array().unwrap().clone();
+        let quotas =
+            rows("rate_limits").into_iter().filter(|row| row["quotas"][0]["learned"] == true);
+        let quotas: Vec<_> = quotas.map(|row| row["target"].to_string()).collect();
+        let degraded = rows("health").into_iter().filter(|row| row["status"] == "degraded");
+        let degraded: Vec<_> = degraded.map(|row| row["provider"].to_string()).collect();
+        let starts = |name: &str| {
+            let start = format!("\"{name}");
+            let quotas = quotas.iter().filter(|target| target.starts_with(&start)).count();
+            (quotas, degraded.iter().filter(|provider| provider.starts_with(&start)).count())
+        };
+        (starts("openai"), starts("anthropic"))
+    };
+    learn().await;
+    let all = ((1, 1), (1, 1));
+    assert_eq!(known().await, all);
+    rig.rewrite(&format!("{}[retry]\nretries = 1\n", rig.config));
+    assert_eq!(reload(&rig).await.status, 200);
+    assert_eq!(known().await, all, "nothing of them has changed");
+    let moved = rig.config.replace("prefill =", "headers = { x-team = 'two' }\nprefill =");
+    rig.rewrite(&moved);
+    assert_eq!(reload(&rig).await.status, 200);
+    assert_eq!(known().await, ((1, 1), (0, 0)), "another team of it may have other limits");
+    rig.rotate("provider", "sk-renewed-key-4711");
+    assert_eq!(reload(&rig).await.status, 200);
+    assert_eq!(known().await, ((0, 0), (0, 0)), "so may another key");
+    rig.rotate("provider", PROVIDER_KEY);
+    assert_eq!(reload(&rig).await.status, 200);
+    learn().await;
+    assert_eq!(known().await, all);
+    let (server, rest) = rig.config.split_once("[[providers]]").unwrap();
+    let (openai, _) = rest.split_once("[[providers]]").unwrap();
+    rig.rewrite(&format!("{server}[[providers]]{openai}"));
+    assert_eq!(reload(&rig).await.status, 200);
+    assert_eq!(known().await, ((1, 1), (0, 0)), "one is gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

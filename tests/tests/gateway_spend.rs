@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use serde_json::{Value, json};
-use steadfast::sim::{Answer, Dialect, Fault, FaultPlan, How, PlanRule, Usage};
+use steadfast::sim::{
+    Answer, Dialect, Entry, ErrorKind, Fault, FaultPlan, How, PlanRule, Summaries, SummaryReply,
+    Usage,
+};
+use steadfast_gateway::server::StateFile;
 use steadfast_tests::gateway::{
     DIALECTS, Rig, RigBuilder, ask,
     http::{HttpRequest, Reply},
@@ -123,6 +127,146 @@ async fn what_is_recorded_is_what_providers_report() {
     assert_eq!(tokens(&rig, "key", "acme/first").await, (spent, 0));
     let spend = admin(&rig, "/admin/spend").await;
     assert!(spend["accounts"][0]["hour"]["micro_dollars"].as_u64().unwrap() > 0, "{spend}");
+}
+
+/// Caps of a single tenant and of a single key go before those of all, and a price before the table's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_tenants_keys_and_models_have_caps_and_prices_of_their_own() {
+    let dialect = Dialect::OpenAi;
+    let limits = "cost_day = 1_000_000\nunpriced = 'dearest'\n\
+                  [spend_limit.tenants.other]\ntokens_hour = 9_000\n\
+                  [spend_limit.keys.'acme/second']\ntokens_day = 9_000\n\
+                  [spend_limit.prices.gpt-4o]\ninput = 7_000_000\noutput = 3_000_000\n";
+    let rig = rig(dialect, limits, FaultPlan::none()).await;
+    let answered = async |key: usize, most: u64| {
+        let mut answered = 0;
+        while answered < most && call(&rig, dialect, key, false).await.status == 200 {
+            answered += 1;
+        }
+        answered
+    };
+    // 8,000 of a call's output are reserved, and some of its input: one fits below 9,000, a second one does not.
+    assert_eq!((answered(2, 9).await, answered(1, 9).await), (1, 1));
+    assert_eq!(answered(0, 9).await, 9, "as all tenants");
+    let spend = admin(&rig, "/admin/spend").await;
+    let acme = &spend["accounts"].as_array().unwrap().iter().find(|one| one["tenant"] == "acme");
+    // 900 tokens of input and 100 of output each.
+    assert_eq!(acme.unwrap()["day"]["micro_dollars"], 10 * (6_300 + 300), "{spend}");
+}
+
+/// The numbers of a reload hold for what was spent before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_spent_is_spent_after_a_reload() {
+    let dialect = Dialect::OpenAi;
+    let rig = rig(dialect, "tokens_hour = 50_000", FaultPlan::none()).await;
+    for _ in 0..3 {
+        assert_eq!(call(&rig, dialect, 0, false).await.status, 200);
+    }
+    for (cap, status) in [(11_900, 200), (11_900, 429), (50_000, 200)] {
+        rig.rewrite(&rig.config.replace("50_000", &cap.to_string()));
+        let reload = HttpRequest::post("/admin/reload", "");
+        let reload = reload.header("authorization", &format!("Bearer {ADMIN}"));
+        assert_eq!(reload.send(rig.addr).await.status, 200);
+        assert_eq!(call(&rig, dialect, 0, false).await.status, status, "{cap}");
+    }
+    assert_eq!(tokens(&rig, "tenant", "acme").await, (5_000, 0));
+}
+
+/// The series of a metric that has a window of an account.
+fn gauge(metrics: &str, name: &str, account: &str, whose: &str, window: &str) -> Option<u64> {
+    let series =
+        format!("steadfast_{name}{{account=\"{account}\",name=\"{whose}\",window=\"{window}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+}
+
+/// Whatever becomes of calls: the metrics, the page of the operator and the file say the same of each account, and
+/// summaries are in it, under a name of their own and in what the tenant has spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_number_in_metrics_admin_and_ledger() {
+    let dialect = Dialect::OpenAi;
+    let answer =
+        Answer::text("a short answer").usage(Usage { input: 900, output: 100, ..Usage::default() });
+    // One stream breaks and is resumed, one call is refused, and one attempt is made again.
+    let server_error = || Fault::Error(ErrorKind::ServerError);
+    let plan = FaultPlan::none()
+        .rule(PlanRule::new(Fault::break_after(2, How::Close)).nth(1))
+        .rule(PlanRule::new(Fault::Error(ErrorKind::Format)).nth(3))
+        .rule(PlanRule::new(server_error()).nth(4));
+    let summaries = Summaries::to("You keep the record").then(SummaryReply::Good);
+    let sim = provider(dialect).respond(move |_| Some(answer.clone())).with_faults(plan);
+    let sim = sim.with_summaries(summaries).build();
+    let builder = Rig::builder();
+    let [first, admin_key] =
+        [("first", KEYS[0].1), ("admin", ADMIN)].map(|(n, k)| builder.secret(n, k));
+    let rig = builder
+        .server(&format!("admin_key = \"{admin_key}\""))
+        .config(&format!(
+            "[[tenants]]\nname = \"acme\"\nkeys = [\"{first}\"]\n[spend_limit]\nrecord = true\n\
+             [compaction.summariser]\nprovider = 'openai'\nmodel = 'gpt-4o-mini'\n"
+        ))
+        .provider_with(sim, "window = 12_000")
+        .start()
+        .await;
+    assert_eq!(call(&rig, dialect, 0, true).await.status, 200);
+    assert_eq!(call(&rig, dialect, 0, false).await.status, 400);
+    assert_eq!(call(&rig, dialect, 0, false).await.status, 200);
+    assert_eq!(rig.seen().len(), 5);
+    // A conversation that outgrows the window.
+    let message = |at: usize| {
+        let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+        json!({"role": role, "content": format!("{at}: {}", "and so on ".repeat(100))})
+    };
+    let messages: Vec<_> = (0..101).map(message).collect();
+    let long = ask(dialect, model(dialect), false)
+        .body(json!({"model": "gpt-4o", "max_tokens": 500, "messages": messages}).to_string())
+        .header("authorization", &format!("Bearer {}", KEYS[0].1))
+        .header("x-steadfast-session", "long");
+    assert_eq!(long.send(rig.addr).await.status, 200);
+    let is_summary = |entry: &&Entry| entry.model == "gpt-4o-mini";
+    let seen = rig.seen();
+    assert!(seen.iter().filter(is_summary).count() > 0, "it is summarised");
+
+    // The file, as it is written at the end of the process.
+    let path =
+        std::env::temp_dir().join(format!("steadfast-one-number-{}.json", std::process::id()));
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    drop(stop);
+    StateFile::open(&path, &rig.app).keep(rig.app.clone(), stopped).await;
+    let file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let saved = file["spend"].as_array().unwrap();
+    let spend = admin(&rig, "/admin/spend").await;
+    let shown = spend["accounts"].as_array().unwrap();
+    let metrics = HttpRequest::get("/metrics").send(rig.addr).await.text().to_owned();
+    assert_eq!((saved.len(), shown.len()), (3, 3), "{spend}");
+    let mut tokens = std::collections::BTreeMap::new();
+    for (kind, name) in [("tenant", "acme"), ("key", "acme/first"), ("summaries", "acme")] {
+        let of = |account: &&Value| account[kind] == name;
+        let shown = shown.iter().find(of).unwrap();
+        let saved = saved.iter().find(|one| one["account"][kind] == name).unwrap();
+        for window in ["hour", "day", "month"] {
+            for (at, unit, metric) in
+                [(1, "tokens", "spend_tokens"), (2, "micro_dollars", "spend_micro_dollars")]
+            {
+                let number = shown[window][unit].as_u64().unwrap();
+                let saved = saved[window].as_array().unwrap().iter();
+                let saved: u64 = saved.map(|bucket| bucket[at].as_u64().unwrap()).sum();
+                let case = format!("{kind} {window} {unit}");
+                assert!(number > 0, "{case}");
+                assert_eq!(saved, number, "{case}");
+                assert_eq!(gauge(&metrics, metric, kind, name, window), Some(number), "{case}");
+            }
+        }
+        assert_eq!(gauge(&metrics, "spend_tokens", kind, name, "held"), Some(0));
+        tokens.insert(kind, shown["hour"]["tokens"].as_u64().unwrap());
+    }
+    // Two whole answers, the broken stream with its resume, the answer to the compacted conversation, and summaries.
+    assert_eq!(tokens["tenant"], tokens["key"]);
+    let calls = tokens["tenant"] - tokens["summaries"];
+    assert!((3_000..=4_000).contains(&calls), "{tokens:?}");
+    // The cap on summaries goes by the same account.
+    let compaction = rig.app.gateway().handles().compaction.spent(Some("acme"));
+    assert_eq!(compaction.0, tokens["summaries"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
