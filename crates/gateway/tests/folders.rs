@@ -226,6 +226,13 @@ async fn letters_are_read_beside_a_service_and_dropped_without_one() {
     assert_eq!(code, 0);
     assert!(out.contains("\n    the text\n    of x\\u{1b}[2J\\u{202e}y"), "{out}");
     assert_eq!(json(&dir, &["dead-letters", "show", "a"])["text"], "the text\nof a");
+    let (code, out, _) = on(&dir, &["dead-letters", "export"]);
+    let exported: Vec<Value> =
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let texts: Vec<_> = exported.iter().map(|letter| letter["text"].as_str().unwrap()).collect();
+    let hostile = format!("the text\nof {HOSTILE}");
+    assert_eq!((code, texts), (0, vec!["the text\nof a", &*hostile, "the text\nof c"]));
+    assert_eq!(exported[1]["key"], HOSTILE);
 
     for args in [&["drop", "a"][..], &["drain"], &["drain", "--url", "http://127.0.0.1:1/"]] {
         let (code, out, errors) = on(&dir, &[&["dead-letters"], args].concat());
@@ -351,6 +358,21 @@ async fn letters_are_sent_to_an_address_once() {
     let (code, _, errors) = on(&dir, &["dead-letters", "drain", "--key", "a"]);
     assert_eq!(code, 1);
     assert!(errors.contains("the letter `a` was delivered"), "{errors}");
+}
+
+#[tokio::test]
+async fn more_letters_are_sent_than_are_kept_for_people() {
+    let dir = new_folder("letters-many");
+    let keys: Vec<String> = (0..300).map(|number| format!("letter {number}")).collect();
+    let wanted: Vec<_> = keys.iter().map(|key| (&**key, "up")).collect();
+    let queue = letters(&dir, &wanted).await;
+    assert!(queue.close().await);
+    drop(queue);
+    let (at, got) = receiver();
+    let url = format!("http://{at}/in");
+    let (code, out, errors) = on(&dir, &["dead-letters", "drain", "--url", &url]);
+    assert_eq!((code, &*errors, got.try_iter().count()), (0, "", 300));
+    assert_eq!(out.lines().filter(|line| line.starts_with("delivered  ")).count(), 300);
 }
 
 #[test]

@@ -332,8 +332,9 @@ Examples:
   steadfast dead-letters drain --key task-7/done --dir /var/lib/agent/delivery
   steadfast dead-letters drain --url https://hooks.example/in --dir /var/lib/agent/delivery
   steadfast dead-letters drop task-7/done --dir /var/lib/agent/delivery
+  steadfast dead-letters export --dir /var/lib/agent/delivery | jq 'select(.end == \"unclear\")'
 
-`list` and `show` lock nothing. `drain` and `drop` need the folder for themselves: not while a service
+`list`, `show` and `export` lock nothing. `drain` and `drop` need the folder for themselves: not while a service
 delivers from it.")]
 pub(crate) struct DeadLettersArgs {
     #[command(subcommand)]
@@ -369,6 +370,12 @@ nothing comes within 30 s: it may have been sent, and ends as `unclear`.")]
         keys: Vec<String>,
         #[command(flatten)]
         folder: FolderArgs,
+    },
+    /// All letters with their texts, those that wait first: JSON, one a line.
+    Export {
+        /// The folder.
+        #[arg(long, value_name = "FOLDER")]
+        dir: PathBuf,
     },
 }
 

@@ -16,6 +16,7 @@ pub(super) fn run(command: &DeadLettersCommand) -> Result<(), Exit> {
         DeadLettersCommand::Show { key, folder } => show(key, folder),
         DeadLettersCommand::Drain(args) => drain(args),
         DeadLettersCommand::Drop { keys, folder } => discard(keys, folder),
+        DeadLettersCommand::Export { dir } => export(dir),
     }
 }
 
@@ -77,6 +78,15 @@ fn show(key: &str, args: &FolderArgs) -> Result<(), Exit> {
     out.push('\n');
     folder::push_text(&mut out, "    ", &letter.text);
     Ok(print::result(out.trim_end())?)
+}
+
+fn export(dir: &Path) -> Result<(), Exit> {
+    let list = read(dir)?;
+    for letter in list.waiting.iter().chain(&list.ended) {
+        let line = serde_json::to_string(letter).map_err(Exit::failed)?;
+        print::result(escape::json(&line))?;
+    }
+    Ok(())
 }
 
 fn discard(keys: &[String], args: &FolderArgs) -> Result<(), Exit> {

@@ -61,10 +61,11 @@ pub(super) async fn all(dir: &Path, address: Uri) -> Result<bool, DeliverError> 
             }
         }
     });
-    // Of a queue with another policy, none is given up here.
+    // Of a queue with another policy, none is given up here; and none is forgotten before it is reported, however many end.
     let policy = LetterQueuePolicy {
         letters: usize::MAX,
         bytes: usize::MAX,
+        ended: usize::MAX,
         ..LetterQueuePolicy::default()
     };
     let letters = DeadLetters::open(&folder, policy, ledger.clone(), channel).await?;
