@@ -404,11 +404,15 @@ impl CallState {
         self.history.as_ref().is_some_and(|history| history.is_final())
     }
 
-    /// The attempt at `at` answered, or failed; whether it answered.
-    pub(crate) fn ended(&mut self, at: u8, outcome: Result<(), Failure>) -> bool {
+    /// The attempt at `at` answered, or failed; whether it answered. `beside` it others are under way.
+    pub(crate) fn ended(&mut self, at: u8, outcome: Result<(), Failure>, beside: bool) -> bool {
         let answered = outcome.is_ok();
         self.hedges.ended(at);
         match outcome {
+            // A cap that has no room for two at once says nothing against the one that it had room for.
+            Err(failure) if beside && failure.reason() == Reason::SpendCap => {
+                self.unpaid(at, failure);
+            }
             Err(failure) => self.fail(at, failure),
             Ok(()) => {
                 if let Some(session) = &self.session {
@@ -417,6 +421,14 @@ impl CallState {
             }
         }
         answered
+    }
+
+    /// There was no means for the attempt at `at`, beside others.
+    fn unpaid(&mut self, at: u8, failure: Failure) {
+        let failure = self.with_target(at, failure);
+        event::stopped(&self.log, "a spend cap has no room for one more attempt at once");
+        self.hedges.ended_for_good();
+        self.history().unpaid(at, &failure);
     }
 
     /// The request could not be made to fit `at`.

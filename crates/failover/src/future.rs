@@ -235,7 +235,8 @@ where
         if let Some(mut attempt) = main.as_mut().as_pin_mut()
             && let Poll::Ready(ended) = attempt.as_mut().poll(&self.track, limits, cx)
         {
-            by_main = self.call.ended(attempt.candidate(), ended);
+            let beside = !self.hedges.is_empty();
+            by_main = self.call.ended(attempt.candidate(), ended, beside);
             if !by_main {
                 main.set(None);
             }
@@ -247,7 +248,8 @@ where
             match hedge.as_mut().poll(&self.track, limits, cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(ended) => {
-                    if self.call.ended(candidate, ended) {
+                    let beside = main.is_some() || self.hedges.len() > 1;
+                    if self.call.ended(candidate, ended, beside) {
                         by_hedge = Some(at);
                     } else {
                         drop(self.hedges.remove(at));

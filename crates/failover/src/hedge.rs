@@ -23,6 +23,11 @@ impl Hedges {
     pub(crate) fn ended(&mut self, at: u8) {
         self.late.retain(|(late, ..)| *late != at);
     }
+
+    /// There are no means for a further one.
+    pub(crate) fn ended_for_good(&mut self) {
+        self.over = true;
+    }
 }
 
 impl CallState {

@@ -91,6 +91,16 @@ impl History {
         }
     }
 
+    /// Notes that there were no means for an attempt at `at` beside another: it may be asked in another round.
+    pub(crate) fn unpaid(&mut self, at: u8, failure: &Failure) {
+        self.attempts = self.attempts.saturating_add(failure.attempts());
+        self.count(at, failure.attempts());
+        self.list_tried(at);
+        self.exclusions.excluded.add(at);
+        self.exclusions.again.add(at);
+        self.trail.push(HistoryEntry::Failed(attempts_of(failure)));
+    }
+
     /// How often candidate `at` was asked.
     pub(crate) fn repeats(&self, at: u8) -> u32 {
         self.asked.iter().find(|(asked, _)| *asked == at).map_or(0, |(_, times)| *times)

@@ -294,3 +294,32 @@ async fn the_chain_continues_after_a_failed_hedge() {
     assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "c");
     assert_eq!(start.elapsed(), secs(7));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hedge_that_a_spend_cap_has_no_room_for_ends_alone() {
+    let unpaid = || Failure::refused(Reason::SpendCap, "the cap leaves too little");
+    // The attempt under way answers.
+    let providers = Providers::new();
+    providers.set("a", after(secs(5), Action::Answer)).set("b", fail_with(unpaid));
+    let request = PlainRequest::new();
+    let log = request.log();
+    assert_eq!(send(&hedging(), &providers, request).await.unwrap(), "a");
+    assert_eq!(providers.calls(), ["a", "b"]);
+    assert!(log.to_string().contains("a spend cap has no room"), "{log}");
+    // It fails: by then there may be room.
+    let providers = Providers::new();
+    providers.set("a", after(secs(5), fail(Reason::Network))).set("b", fail_with(unpaid));
+    assert_eq!(send(&hedging(), &providers, PlainRequest::new()).await.unwrap(), "c");
+    assert_eq!(providers.calls(), ["a", "b", "c"]);
+    // Alone it ends the call.
+    let providers = Providers::new();
+    providers.set("a", fail_with(unpaid));
+    let failure = send(&hedging(), &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.calls()), (Reason::SpendCap, vec!["a".to_owned()]));
+    // What is forbidden for safety ends all, beside others, too.
+    let providers = Providers::new();
+    let unsafe_ = || Failure::new(Reason::Safety, "it loops");
+    providers.set("a", after(secs(5), Action::Answer)).set("b", fail_with(unsafe_));
+    let failure = send(&hedging(), &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!((failure.reason(), providers.in_flight()), (Reason::Safety, 0));
+}
