@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header::DATE};
 
 use crate::hint;
 
@@ -18,6 +18,9 @@ pub struct QuotaHeaders<'a> {
     limit: Option<&'a str>,
     remaining: Option<&'a str>,
     reset: Option<&'a str>,
+    /// The provider's own time.
+    date: Option<&'a str>,
+    window: Option<Duration>,
 }
 
 /// The headers of one limit.
@@ -27,7 +30,12 @@ struct Row {
     remaining: HeaderName,
     reset: HeaderName,
     name: &'static str,
+    window: Option<Duration>,
 }
+
+/// The windows that headers are named after, by the end of the name, in seconds.
+const WINDOWS: [(&str, u64); 4] =
+    [("-minute", 60), ("-hour", 3_600), ("-day", 86_400), ("-month", 30 * 86_400)];
 
 fn read(text: &'static str) -> Vec<Row> {
     let header = |name: &'static str| HeaderName::try_from(name).ok();
@@ -37,6 +45,10 @@ fn read(text: &'static str) -> Vec<Row> {
             remaining: header(remaining)?,
             reset: header(reset)?,
             name,
+            window: WINDOWS
+                .iter()
+                .find(|(end, _)| remaining.ends_with(end))
+                .map(|(_, seconds)| Duration::from_secs(*seconds)),
         })
     });
     rows.collect()
@@ -54,7 +66,8 @@ impl<'a> QuotaHeaders<'a> {
             let (remaining, reset) = (text(&row.remaining), text(&row.reset));
             let limit = row.limit.as_ref().and_then(text);
             let any = limit.or(remaining).or(reset).is_some();
-            any.then_some(Self { name: row.name, limit, remaining, reset })
+            let (name, window, date) = (row.name, row.window, text(&DATE));
+            any.then_some(Self { name, limit, remaining, reset, date, window })
         })
     }
 
@@ -68,9 +81,16 @@ impl<'a> QuotaHeaders<'a> {
         self.remaining?.parse().ok().filter(|left: &f64| left.is_finite())
     }
 
-    /// When all of it is available again, from now.
+    /// When all of it is available again, from now. A moment is compared with the time that the answer itself
+    /// states, where it does, so that it does not matter how wrong our clock is.
     pub fn reset(&self, now: impl Fn() -> SystemTime) -> Option<Duration> {
-        hint::until_reset(self.reset?, now)
+        let date = || httpdate::parse_http_date(self.date?).ok();
+        hint::until_reset(self.reset?, || date().unwrap_or_else(&now))
+    }
+
+    /// The period that the headers are named after, such as `x-ratelimit-limit-requests-day`.
+    pub fn window(&self) -> Option<Duration> {
+        self.window
     }
 }
 
@@ -96,6 +116,27 @@ mod tests {
         assert_eq!(names.len(), count, "a header is listed twice");
         let known = ["requests", "tokens", "input", "output", ""];
         assert!(rows.iter().all(|row| known.contains(&row.name)));
+    }
+
+    #[test]
+    fn a_moment_is_read_by_the_clock_of_the_provider_and_a_window_by_its_name() {
+        let read = |name, value, date| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            headers.extend(date);
+            let all = QuotaHeaders::all(&headers);
+            let rows: Vec<_> =
+                all.map(|quota| (quota.reset(|| SystemTime::UNIX_EPOCH), quota.window())).collect();
+            rows[0]
+        };
+        let date = HeaderValue::from_static("Sat, 21 Nov 2026 13:18:09 GMT");
+        let reset = "anthropic-ratelimit-requests-reset";
+        let (wait, window) = read(reset, "2026-11-21T13:18:39Z", Some((DATE, date)));
+        assert_eq!((wait, window), (Some(Duration::from_secs(30)), None));
+        let (wait, _) = read(reset, "1970-01-01T00:00:07Z", None);
+        assert_eq!(wait, Some(Duration::from_secs(7)));
+        let (_, window) = read("x-ratelimit-reset-requests-day", "33011.2", None);
+        assert_eq!(window, Some(Duration::from_secs(86_400)));
     }
 
     #[test]

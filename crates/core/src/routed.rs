@@ -19,6 +19,8 @@ pub struct Routed {
     pub is_downgrade: bool,
     /// Another model of the provider could stand in for this one.
     pub has_downgrade: bool,
+    /// The call has been everywhere and goes round again: no other target is left that it would rather ask.
+    pub is_return: bool,
     observer: Arc<dyn Observer>,
     permit: Permit,
 }
@@ -27,7 +29,15 @@ impl Routed {
     /// A call that is asking its target for the first time, under a permit of `observer`.
     pub fn new(observer: Arc<dyn Observer>, permit: Permit) -> Self {
         let (repeats, position) = (0, 0);
-        Self { repeats, position, is_downgrade: false, has_downgrade: false, observer, permit }
+        Self {
+            repeats,
+            position,
+            is_downgrade: false,
+            has_downgrade: false,
+            is_return: false,
+            observer,
+            permit,
+        }
     }
 
     /// Whether the call finds out if a resting target works again.

@@ -98,6 +98,7 @@ impl CallState {
         let mut routed = Routed::new(route, permit);
         routed.repeats = self.repeats(at);
         routed.position = candidate.spec.into();
+        routed.is_return = self.history.as_ref().is_some_and(|history| history.rounds > 0);
         routed.is_downgrade = candidate.rank > 0;
         routed.has_downgrade = self
             .route

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steadfast_core::Reason;
 use tokio::time::Instant;
 
 use crate::{
@@ -28,9 +29,9 @@ impl CallState {
         let patience = match policy.when_exhausted {
             WhenExhausted::Fail => return NextAction::End,
             // To ask the only target again is a retry: a layer below that makes retries has made those it
-            // wants, and has reported each.
+            // wants, and has reported each; and one that limits has waited as long as it may.
             WhenExhausted::TrySoonest
-                if self.route.candidates.len() == 1 && self.is_retried_below() =>
+                if self.route.candidates.len() == 1 && self.has_ended_below() =>
             {
                 return NextAction::End;
             }
@@ -61,9 +62,10 @@ impl CallState {
         NextAction::Wait(wait, slot)
     }
 
-    fn is_retried_below(&self) -> bool {
+    fn has_ended_below(&self) -> bool {
         let last = self.history.as_ref().and_then(|history| history.last.as_ref());
-        last.is_some_and(|last| last.failure.is_recorded())
+        let failure = last.map(|last| &last.failure);
+        failure.is_some_and(|last| last.is_recorded() || last.reason() == Reason::Budget)
     }
 
     /// The wait is over: the next round begins.

@@ -54,7 +54,9 @@ impl FailoverPolicy {
         // Asking again is in vain until a person has changed something.
         let proves =
             permanent || (narrow && failure.retry() == Retry::No && !reason.is_throttling());
-        let refused = reason == Reason::CircuitOpen && failure.retry_after().is_some();
+        // By a breaker or a limit of ours, which say when there is room again.
+        let refused = matches!(reason, Reason::CircuitOpen | Reason::Budget)
+            && failure.retry_after().is_some();
         // Not worth a retry in place for the length of its hint alone.
         let long = failure.retry_after().is_some_and(|hint| hint > self.patience.alone);
         let passes = failure.retry() == Retry::Yes || (reason.is_throttling() && long);
@@ -148,6 +150,7 @@ mod tests {
             (refused.with_retry_after(Some(secs(1))), true, false),
             (Failure::refused(Reason::CircuitOpen, ""), false, false),
             (Failure::refused(Reason::Budget, ""), false, false),
+            (Failure::refused(Reason::Budget, "").with_retry_after(Some(secs(1))), true, false),
             (Failure::new(Reason::Unsupported, ""), false, false),
         ] {
             let verdict = policy.verdict(&failure);

@@ -335,3 +335,36 @@ async fn calls_that_wait_have_a_limit_beyond_which_they_end_with_what_they_have(
     }
     assert_eq!(budget.waiting(), 0);
 }
+
+/// A limit of ours that has room again at `free`, above a target that answers.
+fn limited_until(free: Instant) -> Action {
+    let wait = move || free.saturating_duration_since(Instant::now());
+    fail_with(move || Failure::refused(Reason::Budget, "our limit").with_retry_after(Some(wait())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_our_own_limit_holds_back_is_asked_once_there_is_room() {
+    let (layer, providers) = (layer(&["a", "b"]).at_once(), Providers::new());
+    let start = Instant::now();
+    let free = start + Duration::from_millis(1_500);
+    providers.set("a", limited_until(free)).set("b", fail(Reason::ServerError));
+    let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::new()));
+    assert!(call.poll().is_pending());
+    providers.set("a", Action::Answer);
+    assert_eq!(call.await.unwrap(), "a");
+    assert!(start.elapsed() >= Duration::from_millis(1_500));
+    assert!(start.elapsed() < Duration::from_secs(3));
+    let asked = providers.received().into_iter().filter(|one| one.at == "a");
+    let returns: Vec<_> = asked.map(|one| one.request.context.routed.unwrap().is_return).collect();
+    assert_eq!(returns, [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_alone_behind_our_own_limit_has_waited_as_long_as_it_may() {
+    let (layer, providers) = (layer(&["a"]).at_once(), Providers::new());
+    let start = Instant::now();
+    providers.set("a", limited_until(start + Duration::from_secs(5)));
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert_eq!((failure.reason(), start.elapsed()), (Reason::Budget, Duration::ZERO));
+    assert_eq!(failure.retry_after(), Some(Duration::from_secs(5)));
+}

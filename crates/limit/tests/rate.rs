@@ -1,5 +1,5 @@
 //! The rate limit as callers meet it.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "tests")]
 
 use std::{
     num::NonZeroU32,
@@ -13,7 +13,8 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use http_body_util::{BodyExt, Full};
 use steadfast_core::{
-    Call, CallContext, Deadline, Failover, Failure, FaultSide, Reason, RecoveryLog, Retry, Target,
+    BudgetPolicy, Call, CallContext, Deadline, Failover, Failure, FaultSide, Reason, RecoveryLog,
+    Retry, RetryBudget, Target,
 };
 use steadfast_limit::{CallTokens, RateLimitLayer, RatePolicy, ReleaseAt};
 use steadfast_testkit::{PlainRequest, elapsed_ms, fail, ms, plain_request, secs};
@@ -250,8 +251,15 @@ async fn concurrency_is_freed_when_the_policy_says() {
     }
 }
 
+/// With so many other targets.
+fn with_spare(tenant: &str) -> PlainRequest {
+    let mut request = of(tenant);
+    request.context.alternatives = 1;
+    request
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_429_of_a_bare_http_service_is_believed_and_a_success_ends_the_row() {
+async fn from_the_second_429_on_calls_go_elsewhere_until_a_success() {
     let count = Arc::new(AtomicU32::new(0));
     let calls = count.clone();
     let layer = layer(a_minute(6_000));
@@ -259,20 +267,179 @@ async fn a_429_of_a_bare_http_service_is_believed_and_a_success_ends_the_row() {
         let number = calls.fetch_add(1, Ordering::Relaxed);
         async move {
             let mut answer = http::Response::new(Full::new(bytes::Bytes::new()));
-            if number == 0 {
+            if number < 2 {
                 *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
                 answer.headers_mut().insert("retry-after", http::HeaderValue::from_static("7"));
             }
             Ok::<_, Failure>(answer)
         }
     }));
-    let start = Instant::now();
-    service.clone().oneshot(of("a")).await.unwrap();
+    let ask = |request| service.clone().oneshot(request).now_or_never().expect("nobody waits");
+    ask(of("a")).unwrap();
+    assert_eq!(
+        layer.handle().get(&key()).unwrap().blocked_for,
+        Duration::ZERO,
+        "it binds its call"
+    );
+    ask(with_spare("b")).unwrap();
     assert_eq!(layer.handle().get(&key()).unwrap().blocked_for, secs(7));
-    service.clone().oneshot(of("a")).await.unwrap();
-    assert_eq!(elapsed_ms(start), secs(7), "nobody asks before");
+    let refused = ask(with_spare("c")).unwrap_err();
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Budget, Some(secs(7))));
+    advance(ms(20)).await;
+    ask(of("d")).expect("who has nowhere else to go is let through");
     let snapshot = layer.handle().get(&key()).unwrap();
-    assert_eq!((snapshot.rejected, snapshot.blocked_for), (1, Duration::ZERO));
+    assert_eq!((snapshot.rejected, snapshot.blocked_for), (2, Duration::ZERO));
+    ask(with_spare("e")).unwrap();
+}
+
+/// An answer that states a limit and what is left of it.
+fn stating(headers: &[(&'static str, &'static str)]) -> http::Response<Full<bytes::Bytes>> {
+    let mut answer = http::Response::new(Full::new(bytes::Bytes::new()));
+    for (name, value) in headers {
+        answer.headers_mut().insert(*name, http::HeaderValue::from_static(value));
+    }
+    answer
+}
+
+const NONE_LEFT: [(&str, &str); 2] =
+    [("x-ratelimit-limit-requests", "60"), ("x-ratelimit-remaining-requests", "0")];
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_on_an_estimate_who_has_nowhere_else_to_go() {
+    let layer = RateLimitLayer::default();
+    let service =
+        layer.layer(service_fn(async |_: PlainRequest| Ok::<_, Failure>(stating(&NONE_LEFT))));
+    service.clone().oneshot(of("warm")).await.unwrap();
+    // The estimated wait is a second.
+    type Change = fn(&mut CallContext);
+    let cases: [(&str, Change, Duration); 5] = [
+        ("patient", |_| (), secs(1)),
+        ("impatient", |context| context.patience = Some(ms(999)), Duration::ZERO),
+        ("no patience", |context| context.patience = Some(Duration::ZERO), Duration::ZERO),
+        ("in time", |context| context.deadline = Some(Deadline::after(secs(3))), secs(1)),
+        (
+            "half of the deadline is for the answer",
+            |context| context.deadline = Some(Deadline::after(ms(1_500))),
+            Duration::ZERO,
+        ),
+    ];
+    for (what, change, waits) in cases {
+        layer.handle().reset(&key());
+        service.clone().oneshot(of("warm")).await.unwrap();
+        let mut request = of("a");
+        change(&mut request.context);
+        let start = Instant::now();
+        service.clone().oneshot(request).await.expect(what);
+        assert_eq!(elapsed_ms(start), waits, "{what}");
+    }
+    layer.handle().reset(&key());
+    service.clone().oneshot(of("warm")).await.unwrap();
+    let start = Instant::now();
+    let done = join_all((0..300).map(|_| service.clone().oneshot(of("a")))).await;
+    assert!(done.iter().all(Result::is_ok));
+    assert!(elapsed_ms(start) <= secs(60), "{:?}", elapsed_ms(start));
+    let snapshot = layer.handle().get(&key()).unwrap();
+    assert_eq!((snapshot.refused, snapshot.waiting, snapshot.in_use), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_another_target_an_estimate_is_a_reason_to_go_there_and_to_come_back_soon() {
+    let layer = RateLimitLayer::default();
+    let service =
+        layer.layer(service_fn(async |_: PlainRequest| Ok::<_, Failure>(stating(&NONE_LEFT))));
+    service.clone().oneshot(of("warm")).await.unwrap();
+    let start = Instant::now();
+    let done = join_all((0..30).map(|_| service.clone().oneshot(with_spare("a")))).await;
+    assert!(elapsed_ms(start) <= secs(1));
+    let refused: Vec<_> = done.into_iter().filter_map(Result::err).collect();
+    assert_eq!(refused.len(), 29, "one waits for a second");
+    for failure in refused {
+        assert_eq!(failure.reason(), Reason::Budget);
+        assert_eq!(failure.retry_after(), Some(secs(2)), "whatever the estimate says");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_call_may_write_is_not_what_it_is_expected_to() {
+    // 30,000 tokens a minute, and calls that may write 32,000 and write 100.
+    let layer = RateLimitLayer::default()
+        .with_estimate(|_: &PlainRequest| CallTokens { input: 100, max_output: Some(32_000) });
+    let left = Arc::new(AtomicU32::new(30_000));
+    let service = layer.clone().at_once().layer(service_fn(at_once));
+    let states = layer.layer(service_fn(move |_: PlainRequest| {
+        let left = left.fetch_sub(200, Ordering::Relaxed) - 200;
+        let mut answer = stating(&[("x-ratelimit-limit-tokens", "30000")]);
+        answer.headers_mut().insert("x-ratelimit-remaining-tokens", left.into());
+        async { Ok::<_, Failure>(answer) }
+    }));
+    let start = Instant::now();
+    for _ in 0..40 {
+        states.clone().oneshot(of("a")).await.unwrap();
+        service.clone().oneshot(with_spare("a")).await.expect("there is room for fifty more");
+    }
+    assert_eq!(elapsed_ms(start), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_takes_a_place_among_all_that_wait_and_says_how_long_it_waited() {
+    let layer = layer(a_minute(60)).at_once();
+    let service =
+        layer.layer(service_fn(async |_: PlainRequest| Err::<&str, _>(fail(Reason::ServerError))));
+    join_all((0..60).map(|_| service.clone().oneshot(of("warm")))).await;
+    let policy = BudgetPolicy { max_waiting: 8, ..BudgetPolicy::default() };
+    let budget = RetryBudget::new(policy);
+    let mut others: Vec<_> = std::iter::from_fn(|| budget.wait(0)).collect();
+    others.pop();
+    let ask = || {
+        let mut request = of("a");
+        request.context.budget = Some(budget.clone());
+        tokio_test::task::spawn(service.clone().oneshot(request))
+    };
+    let mut waits = ask();
+    assert!(waits.poll().is_pending());
+    assert_eq!(budget.waiting() as usize, others.len() + 1);
+    let refused = ask().await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Budget);
+    assert!(refused.is_crowded() && refused.attempts() == 0, "{refused}");
+    let failure = waits.await.unwrap_err();
+    assert_eq!((failure.reason(), failure.waited()), (Reason::ServerError, secs(1)));
+    assert_eq!(budget.waiting() as usize, others.len());
+    assert_eq!(layer.handle().get(&key()).unwrap().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_share_in_tokens() {
+    let policy =
+        RatePolicy { tokens: Some(600_000), max_wait: secs(3_600), ..RatePolicy::default() };
+    let layer = RateLimitLayer::new(policy)
+        .unwrap()
+        .with_estimate(|request: &PlainRequest| CallTokens {
+            input: if request.context.tenant() == Some("large") { 100_000 } else { 1_000 },
+            max_output: Some(0),
+        })
+        .at_once();
+    let service = layer.layer(service_fn(at_once));
+    join_all((0..6).map(|_| service.clone().oneshot(of("large")))).await;
+    let mut calls = FuturesUnordered::new();
+    for (tenant, count) in [("large", 30), ("small", 3_000)] {
+        for _ in 0..count {
+            let call = service.clone().oneshot(of(tenant));
+            calls.push(call.map(move |done| done.map(|_| tenant)));
+        }
+    }
+    let mut tokens = [0_u64; 2];
+    let end = Instant::now() + secs(180);
+    while Instant::now() < end {
+        match calls.next().await.unwrap() {
+            Ok("large") => tokens[0] += 100_000,
+            Ok(_) => tokens[1] += 1_000,
+            // There is room for a thousand.
+            Err(failure) => assert!(failure.message().contains("max_waiting"), "{failure}"),
+        }
+    }
+    let [large, small] = tokens.map(|tokens| tokens as f64);
+    assert!(large + small > 1_600_000.0, "{tokens:?}");
+    assert!((large - small).abs() <= 100_000.0, "{tokens:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,9 +495,8 @@ async fn a_handle_blocks_shows_and_resets() {
 async fn what_a_reload_has_changed_is_forgotten_and_whoever_waits_there_goes_on() {
     let layer = layer(a_minute(1)).at_once();
     let service = layer.layer(service_fn(at_once));
-    let to = |target: &str| {
-        plain_request(|context| *context = CallContext::new().with_target(target))
-    };
+    let to =
+        |target: &str| plain_request(|context| *context = CallContext::new().with_target(target));
     for target in ["renewed", "kept"] {
         service.clone().oneshot(to(target)).await.unwrap();
     }

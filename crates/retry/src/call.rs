@@ -138,6 +138,8 @@ impl<S, Req: Call> CallState<S, Req> {
         &mut self,
         AttemptFailure { failure, had_reply }: AttemptFailure,
     ) -> NextAction {
+        // For a limit below: all waits of a call together have to be short enough.
+        self.waited = self.waited.saturating_add(failure.waited());
         match self.pending_retry.take() {
             Some(retry) if failure.attempts() == 0 => return self.refused(failure, retry),
             Some(retry) => self.count(retry),
@@ -334,6 +336,7 @@ where
             _ => self.kept.take_last(),
         };
         let (attempts, repeats) = (self.attempts(), self.repeats());
+        let patience = self.patience_left();
         let (Some(mut request), Some(service), Some(retry)) =
             (request, &mut self.service, &mut self.pending_retry)
         else {
@@ -342,6 +345,7 @@ where
         };
         let context = request.context_mut();
         context.attempts = attempts;
+        context.patience = patience;
         if let Some(routed) = &mut context.routed {
             routed.repeats = repeats;
         }

@@ -12,13 +12,15 @@ pub(super) struct Quota {
 
 impl Quota {
     pub(super) const MINUTE: u64 = 60_000_000_000;
+    pub(super) const HOUR: u64 = 60 * Self::MINUTE;
+    pub(super) const DAY: u64 = 24 * Self::HOUR;
 
     pub(super) const fn a_minute(limit: u64) -> Self {
         Self { limit, period: Self::MINUTE }
     }
 
     /// The time in which `amount` is refilled, rounded up.
-    fn time(self, amount: u64) -> u64 {
+    pub(super) fn time(self, amount: u64) -> u64 {
         let time = u128::from(amount) * u128::from(self.period);
         u64::try_from(time.div_ceil(u128::from(self.limit.max(1)))).unwrap_or(u64::MAX)
     }
@@ -45,14 +47,15 @@ impl Bucket {
         used.saturating_add(quota.time(ahead)).saturating_add(cost).saturating_sub(quota.period)
     }
 
-    /// Takes `amount`, whether or not there is so much: below zero, what follows waits longer.
-    pub(super) fn take(&mut self, quota: Quota, amount: u64, now: u64) {
-        self.full_at = self.full_at.max(now).saturating_add(quota.time(amount));
-    }
-
-    /// Gives `amount` back.
-    pub(super) fn give(&mut self, quota: Quota, amount: u64) {
-        self.full_at = self.full_at.saturating_sub(quota.time(amount));
+    /// Takes `actual` instead of what was taken before, whether or not there is so much: below zero, what follows
+    /// waits longer. Of what is larger than the quota it takes the quota: who has waited for all of it is no debtor.
+    pub(super) fn correct(&mut self, quota: Quota, taken: u64, actual: u64, now: u64) {
+        let (taken, actual) = (taken.min(quota.limit), actual.min(quota.limit));
+        if actual > taken {
+            self.full_at = self.full_at.max(now).saturating_add(quota.time(actual - taken));
+        } else {
+            self.full_at = self.full_at.saturating_sub(quota.time(taken - actual));
+        }
     }
 
     /// What can be taken; zero in debt.
@@ -90,13 +93,13 @@ mod tests {
         let (quota, mut bucket, now) = (Quota::a_minute(60), Bucket::default(), 5_000_000_000);
         for _ in 0..60 {
             assert_eq!(bucket.wait(quota, 0, 1, now), 0);
-            bucket.take(quota, 1, now);
+            bucket.correct(quota, 0, 1, now);
         }
         assert_eq!(bucket.wait(quota, 0, 1, now), 1_000_000_000);
         assert_eq!(bucket.wait(quota, 0, 1, now + 999_999_999), 1);
         assert_eq!(bucket.wait(quota, 0, 1, now + 1_000_000_000), 0);
         assert_eq!(bucket.wait(quota, 4, 1, now), 5_000_000_000);
-        bucket.give(quota, 10);
+        bucket.correct(quota, 10, 0, now);
         assert_eq!(bucket.available(quota, now), 10);
         bucket.set_available(quota, 3, now);
         assert_eq!(bucket.available(quota, now), 3);
@@ -105,12 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_quota_waits_for_a_full_bucket() {
+    fn more_than_the_quota_waits_for_a_full_bucket_and_takes_no_more_than_that() {
         let (quota, mut bucket) = (Quota::a_minute(100), Bucket::default());
         assert_eq!(bucket.wait(quota, 0, 1_000, 0), 0);
-        bucket.take(quota, 1_000, 0);
-        assert_eq!(bucket.available(quota, Quota::MINUTE), 0, "in debt for ten minutes");
-        assert_eq!(bucket.wait(quota, 0, 100, 0), 10 * Quota::MINUTE);
+        bucket.correct(quota, 0, 1_000, 0);
+        assert_eq!(bucket.wait(quota, 0, 100, 0), Quota::MINUTE);
+        bucket.correct(quota, 1_000, 40, 0);
+        assert_eq!(bucket.available(quota, 0), 60);
+        bucket.correct(quota, 40, 1_000, 0);
+        assert_eq!(bucket.available(quota, 0), 0);
+        assert_eq!(bucket.available(quota, Quota::MINUTE), 100);
     }
 
     #[derive(Clone, Debug)]
@@ -149,12 +156,12 @@ mod tests {
                         let expected = missing.max(0.0) * 60.0 / limit as f64;
                         prop_assert!((wait - expected).abs() < 1e-3, "{} for {}", wait, expected);
                         if wait == 0.0 {
-                            bucket.take(quota, amount, now);
-                            level -= amount as f64;
+                            bucket.correct(quota, 0, amount, now);
+                            level -= amount.min(limit) as f64;
                         }
                     }
                     Action::Give(amount) => {
-                        bucket.give(quota, amount);
+                        bucket.correct(quota, amount, 0, now);
                         level = (level + amount as f64).min(limit as f64);
                     }
                     Action::Set(available) => {

@@ -6,10 +6,13 @@ use std::{
     marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
-use steadfast_core::{Call, Failure, IntoFailure, Reason, Spare, time::Alarm};
+use steadfast_core::{
+    Call, Failure, IntoFailure, Reason, Spare, Waiting as WaitingSlot, time::Alarm,
+};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -39,7 +42,7 @@ pin_project! {
     where
         S: Service<Req>,
     {
-        Calling { #[pin] inner: S::Future, permit: Option<RatePermit> },
+        Calling { #[pin] inner: S::Future, permit: Option<RatePermit>, waited: Duration },
         // Boxed: most calls never wait.
         Waiting { wait: Box<Waiting<S, Req>> },
         Refused { failure: Option<Failure> },
@@ -49,6 +52,9 @@ pin_project! {
 /// A call that waits: first for its turn, then for the inner service.
 struct Waiting<S, Req> {
     waiter: Option<Waiter>,
+    /// Its place among all calls that wait, for whatever it is.
+    slot: Option<WaitingSlot>,
+    waited: Duration,
     alarm: Option<Alarm>,
     permit: Option<RatePermit>,
     spare: Spare<S>,
@@ -59,12 +65,20 @@ struct Waiting<S, Req> {
 impl<S: Service<Req>, Req, T> RateFuture<S, Req, T> {
     #[inline]
     pub(crate) fn calling(inner: S::Future, permit: RatePermit) -> Self {
-        Self { state: State::Calling { inner, permit: Some(permit) }, reach: PhantomData }
+        let state = State::Calling { inner, permit: Some(permit), waited: Duration::ZERO };
+        Self { state, reach: PhantomData }
     }
 
-    pub(crate) fn waiting(waiter: Waiter, spare: Spare<S>, request: Req) -> Self {
+    pub(crate) fn waiting(
+        waiter: Waiter,
+        slot: Option<WaitingSlot>,
+        spare: Spare<S>,
+        request: Req,
+    ) -> Self {
         let wait = Waiting {
             waiter: Some(waiter),
+            slot,
+            waited: Duration::ZERO,
             alarm: None,
             permit: None,
             spare,
@@ -93,7 +107,7 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProjection::Calling { inner, permit } => {
+                StateProjection::Calling { inner, permit, waited } => {
                     // In hand while the inner future runs: should that panic, it is dropped.
                     let held = permit.take();
                     let polled = match inner.poll(cx) {
@@ -103,6 +117,7 @@ where
                         }
                         Poll::Ready(polled) => polled,
                     };
+                    let waited = *waited;
                     this.state.set(State::Refused { failure: None });
                     let Some(mut permit) = held else { return Poll::Ready(Err(polled_again())) };
                     return Poll::Ready(match polled {
@@ -110,15 +125,17 @@ where
                         Err(error) => {
                             let failure = error.into();
                             permit.failure(&failure);
-                            Err(failure)
+                            Err(with_wait(failure, waited))
                         }
                     });
                 }
                 StateProjection::Waiting { wait } => match ready!(wait.poll_call(cx)) {
                     Ok((inner, permit)) => {
-                        this.state.set(State::Calling { inner, permit: Some(permit) });
+                        let (permit, waited) = (Some(permit), wait.waited);
+                        this.state.set(State::Calling { inner, permit, waited });
                     }
                     Err(failure) => {
+                        let failure = with_wait(failure, wait.waited);
                         this.state.set(State::Refused { failure: None });
                         return Poll::Ready(Err(failure));
                     }
@@ -143,17 +160,18 @@ where
     ) -> Poll<Result<(S::Future, RatePermit), Failure>> {
         while let Some(waiter) = &mut self.waiter {
             let now = Instant::now();
+            self.waited = waiter.waited(now);
             match waiter.poll(cx.waker(), now) {
                 Turn::Permit(permit) => {
                     if let Some(request) = &self.request {
                         let log = &request.context().log;
-                        event::waited(waiter.key().target(), waiter.waited(now), log);
+                        event::waited(waiter.key().target(), self.waited, log);
                     }
                     self.permit = Some(permit);
-                    (self.waiter, self.alarm) = (None, None);
+                    (self.waiter, self.alarm, self.slot) = (None, None, None);
                 }
                 Turn::Refused(refused) => {
-                    self.waiter = None;
+                    (self.waiter, self.slot) = (None, None);
                     let failure =
                         self.request.as_ref().map(|request| refused.failure(request.context()));
                     return Poll::Ready(Err(failure.unwrap_or_else(polled_again)));
@@ -182,6 +200,17 @@ where
                 Poll::Ready(Ok((service.call(request), permit)))
             }
             _ => Poll::Ready(Err(polled_again())),
+        }
+    }
+}
+
+/// With what the call has waited here: all its waits together are limited.
+fn with_wait(failure: Failure, waited: Duration) -> Failure {
+    match waited.is_zero() {
+        true => failure,
+        false => {
+            let before = failure.waited();
+            failure.with_waited(before.saturating_add(waited))
         }
     }
 }

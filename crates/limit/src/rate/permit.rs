@@ -70,9 +70,11 @@ impl RatePermit {
     }
 
     /// Takes over what a provider states of its limits.
-    fn learn(&self, headers: &HeaderMap) {
+    /// Returns of what it states enough to be left for the call.
+    fn learn(&self, headers: &HeaderMap) -> [bool; 4] {
+        let mut has_room = [false; 4];
         if !self.learn {
-            return;
+            return has_room;
         }
         for quota in QuotaHeaders::all(headers) {
             let Some(kind) = KINDS.iter().position(|kind| *kind == quota.name) else { continue };
@@ -82,19 +84,24 @@ impl RatePermit {
                 reason = "what is left is whole, and saturates"
             )]
             let remaining = quota.remaining().map(|left| left.max(0.0) as u64);
-            let stated = Stated { kind, limit: quota.limit(), remaining, reset: quota.reset(wall) };
-            let changed = self.key.update(|key, now| key.stated(&self.call, stated, now));
+            let (limit, reset, window) = (quota.limit(), quota.reset(wall), quota.window());
+            let stated = Stated { kind, limit, remaining, reset, window };
+            let changed = self.key.update(|key, now| {
+                has_room[kind] = key.has_room(&self.call, &stated);
+                key.stated(&self.call, stated, now)
+            });
             if let Some(quota) = changed {
                 event::learned(self.key.target(), KINDS[kind], quota.limit, quota.period);
             }
         }
+        has_room
     }
 
-    fn rejected(&mut self, hint: Option<Duration>) {
+    fn rejected(&mut self, hint: Option<Duration>, has_room: [bool; 4]) {
         self.over = true;
         let in_a_row = self.key.update(|quota, now| {
             quota.refund(&self.call, true, now);
-            quota.rejected(&self.call, hint, now)
+            quota.rejected(&self.call, hint, has_room, now)
         });
         self.key.count_rejection();
         event::rejected(self.key.target(), hint, in_a_row);
@@ -126,10 +133,10 @@ impl ReplyMeter for RatePermit {
     }
 
     fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.learn(headers);
+        let has_room = self.learn(headers);
         if status == StatusCode::TOO_MANY_REQUESTS {
             let text = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            self.rejected(text.and_then(|text| hint::until_reset(text.trim(), wall)));
+            self.rejected(text.and_then(|text| hint::until_reset(text.trim(), wall)), has_room);
         } else if status.is_success() {
             self.key.update(|quota, _| quota.served(&self.call));
         }
@@ -142,7 +149,11 @@ impl ReplyMeter for RatePermit {
     }
 
     fn usage(&mut self, usage: &Usage) {
+        let had_input = self.usage.input.is_some();
         self.usage.update(usage);
+        if !had_input && !self.over {
+            self.key.update(|quota, now| quota.began(&mut self.call, usage, now));
+        }
     }
 
     fn success(&mut self) {
@@ -159,14 +170,12 @@ impl ReplyMeter for RatePermit {
             // A breaker refused it, or a limit of somebody else's.
             return self.refund();
         }
-        if let Some(upstream) = failure.upstream() {
-            self.learn(&upstream.headers);
-        }
+        let has_room = failure.upstream().map(|upstream| self.learn(&upstream.headers));
         if let Some(usage) = failure.usage() {
             self.usage.update(usage);
         }
         match failure.reason() {
-            Reason::RateLimit => self.rejected(failure.retry_after()),
+            Reason::RateLimit => self.rejected(failure.retry_after(), has_room.unwrap_or_default()),
             _ => {
                 // Of what failed before any content, no output is counted.
                 if self.seen == 0 && self.usage.output.is_none() {

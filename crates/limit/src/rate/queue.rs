@@ -1,12 +1,15 @@
-//! Who waits, by tenant: the first of each tenant in turn. Pure.
+//! Who waits, by tenant, in turns that weigh what calls take. Pure.
 
 use std::collections::VecDeque;
 
-/// Waiters in one queue for each tenant; the tenants take turns.
+/// Waiters in one queue for each tenant. Whoever has taken least is next (start-time fair queueing): a tenant
+/// of large calls has fewer turns than one of small calls, and as much in all.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// Whose turn it is first; none is empty.
+    /// Of two that have taken the same the first is next.
     tenants: VecDeque<TenantQueue>,
+    /// What tenants had taken when they had the last turn.
+    clock: u64,
     len: usize,
 }
 
@@ -14,7 +17,16 @@ pub(super) struct FairQueue {
 struct TenantQueue {
     /// A hash of the tenant's name.
     tenant: u64,
-    waiters: VecDeque<u64>,
+    /// What it has taken, counted from what others had when it came. Empty, it is kept until the others have as
+    /// much.
+    taken: u64,
+    waiters: VecDeque<QueuedCall>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct QueuedCall {
+    id: u64,
+    weight: u64,
 }
 
 impl FairQueue {
@@ -26,45 +38,66 @@ impl FairQueue {
         self.len == 0
     }
 
+    fn next(&self) -> Option<usize> {
+        let waiting =
+            self.tenants.iter().enumerate().filter(|(_, queue)| !queue.waiters.is_empty());
+        waiting.min_by_key(|(_, queue)| queue.taken).map(|(at, _)| at)
+    }
+
     /// Who is next.
     pub(super) fn first(&self) -> Option<u64> {
-        self.tenants.front()?.waiters.front().copied()
+        self.tenants[self.next()?].waiters.front().map(|call| call.id)
     }
 
-    pub(super) fn push(&mut self, tenant: u64, waiter: u64) {
+    /// Queues a call that takes `weight`, in any unit that is the same for all.
+    pub(super) fn push(&mut self, tenant: u64, id: u64, weight: u64) {
         self.len += 1;
-        match self.tenants.iter_mut().find(|queue| queue.tenant == tenant) {
-            Some(queue) => queue.waiters.push_back(waiter),
-            None => {
-                self.tenants.push_back(TenantQueue { tenant, waiters: VecDeque::from([waiter]) });
+        let known = self.tenants.iter().position(|queue| queue.tenant == tenant);
+        let mut queue = match known {
+            Some(at) if !self.tenants[at].waiters.is_empty() => {
+                self.tenants[at].waiters.push_back(QueuedCall { id, weight });
+                return;
             }
+            Some(at) => self.tenants.remove(at),
+            None => None,
         }
+        .unwrap_or(TenantQueue { tenant, taken: 0, waiters: VecDeque::new() });
+        queue.taken = queue.taken.max(self.clock);
+        queue.waiters.push_back(QueuedCall { id, weight });
+        self.tenants.push_back(queue);
     }
 
-    /// Takes who is next; the turn goes to the next tenant.
+    /// Takes who is next.
     pub(super) fn pop(&mut self) -> Option<u64> {
-        let mut queue = self.tenants.pop_front()?;
-        let waiter = queue.waiters.pop_front();
-        if !queue.waiters.is_empty() {
-            self.tenants.push_back(queue);
+        let mut queue = self.tenants.remove(self.next()?)?;
+        let call = queue.waiters.pop_front();
+        self.clock = queue.taken;
+        queue.taken = queue.taken.saturating_add(call.map_or(0, |call| call.weight));
+        self.tenants.push_back(queue);
+        self.len -= usize::from(call.is_some());
+        self.forget();
+        call.map(|call| call.id)
+    }
+
+    /// Forgets tenants that wait for nothing and have taken no more than the others.
+    fn forget(&mut self) {
+        if self.is_empty() {
+            self.tenants.clear();
+            self.clock = 0;
+        } else {
+            self.tenants.retain(|queue| !queue.waiters.is_empty() || queue.taken > self.clock);
         }
-        self.len -= usize::from(waiter.is_some());
-        waiter
     }
 
     /// Takes `waiter` out, wherever it waits. Whether it did.
     pub(super) fn remove(&mut self, waiter: u64) -> bool {
-        for (at, queue) in self.tenants.iter_mut().enumerate() {
-            if let Some(found) = queue.waiters.iter().position(|one| *one == waiter) {
-                queue.waiters.remove(found);
-                if queue.waiters.is_empty() {
-                    self.tenants.remove(at);
-                }
-                self.len -= 1;
-                return true;
-            }
-        }
-        false
+        let waits = |queue: &TenantQueue| queue.waiters.iter().position(|call| call.id == waiter);
+        let found = self.tenants.iter_mut().find_map(|queue| waits(queue).map(|at| (queue, at)));
+        let Some((queue, at)) = found else { return false };
+        queue.waiters.remove(at);
+        self.len -= 1;
+        self.forget();
+        true
     }
 
     /// Whom a new waiter of `tenant` replaces where there is no room for both: the last one of the tenant
@@ -73,15 +106,26 @@ impl FairQueue {
         let own = self.tenants.iter().find(|queue| queue.tenant == tenant);
         let own = own.map_or(0, |queue| queue.waiters.len());
         let most = self.tenants.iter().max_by_key(|queue| queue.waiters.len())?;
-        (most.waiters.len() > own + 1).then(|| most.waiters.back().copied()).flatten()
+        (most.waiters.len() > own + 1).then(|| most.waiters.back().map(|call| call.id)).flatten()
     }
 
-    /// Those who will be served before a new waiter of `tenant`: as many of each other tenant as it has
-    /// itself, and one more, if they are so many.
+    /// Those who will be served before a new waiter of `tenant`: its own, and of each other tenant those whose
+    /// turn comes until then.
     pub(super) fn ahead(&self, tenant: u64) -> impl Iterator<Item = u64> {
         let own = self.tenants.iter().find(|queue| queue.tenant == tenant);
-        let rounds = own.map_or(0, |queue| queue.waiters.len()) + 1;
-        self.tenants.iter().flat_map(move |queue| queue.waiters.iter().take(rounds).copied())
+        let begins = own.map_or(self.clock, |queue| {
+            let weights = queue.waiters.iter().map(|call| call.weight);
+            weights.fold(queue.taken.max(self.clock), u64::saturating_add)
+        });
+        self.tenants.iter().flat_map(move |queue| {
+            let mut taken = queue.taken;
+            let turns = queue.waiters.iter().take_while(move |call| {
+                let before = taken;
+                taken = taken.saturating_add(call.weight);
+                queue.tenant == tenant || before <= begins
+            });
+            turns.map(|call| call.id)
+        })
     }
 }
 
@@ -95,10 +139,10 @@ mod tests {
     fn tenants_take_turns_whatever_they_queue() {
         let mut queue = FairQueue::default();
         for waiter in 0..5 {
-            queue.push(7, waiter);
+            queue.push(7, waiter, 1);
         }
-        queue.push(8, 10);
-        queue.push(8, 11);
+        queue.push(8, 10, 1);
+        queue.push(8, 11, 1);
         assert_eq!(queue.ahead(9).collect::<Vec<_>>(), [0, 10]);
         assert_eq!(queue.ahead(8).collect::<Vec<_>>(), [0, 1, 2, 10, 11]);
         assert_eq!(queue.replaced_by(9), Some(4), "the last of whoever has most");
@@ -109,8 +153,45 @@ mod tests {
         assert!(queue.is_empty());
     }
 
+    #[test]
+    fn who_has_taken_much_and_comes_back_waits_for_the_others() {
+        let mut queue = FairQueue::default();
+        queue.push(1, 100, 50);
+        for waiter in 0..100 {
+            queue.push(2, waiter, 1);
+        }
+        assert_eq!(queue.pop(), Some(100));
+        assert_eq!(queue.pop(), Some(0));
+        // It has none waiting, and is not forgotten.
+        queue.push(1, 101, 50);
+        let before = std::iter::from_fn(|| queue.pop()).take_while(|id| *id != 101).count();
+        assert_eq!(before, 49, "so that each has taken 50");
+    }
+
     proptest! {
-        /// Between two turns of a tenant that waits, no other has two.
+        /// Whoever always waits gets as much as anybody else, but for one call.
+        #[test]
+        fn shares_are_equal_in_what_calls_take(
+            weights in prop::collection::vec(prop::collection::vec(1_u64..1_000, 1..20), 2..5),
+        ) {
+            let mut queue = FairQueue::default();
+            let mut next = vec![0_usize; weights.len()];
+            let weight = |tenant: usize, call: usize| weights[tenant][call % weights[tenant].len()];
+            for tenant in 0..weights.len() {
+                queue.push(tenant as u64, tenant as u64, weight(tenant, 0));
+            }
+            let mut taken = vec![0_u64; weights.len()];
+            for _ in 0..500 {
+                let tenant = queue.pop().unwrap() as usize;
+                taken[tenant] += weight(tenant, next[tenant]);
+                next[tenant] += 1;
+                queue.push(tenant as u64, tenant as u64, weight(tenant, next[tenant]));
+                let (least, most) = (taken.iter().min().unwrap(), taken.iter().max().unwrap());
+                prop_assert!(most - least <= 1_000, "{:?}", taken);
+            }
+        }
+
+        /// Of calls that take the same: between two turns of a tenant that waits, no other has two.
         #[test]
         fn nobody_has_two_turns_between_two_of_another(
             actions in prop::collection::vec(prop_oneof![
@@ -128,7 +209,7 @@ mod tests {
                         if !waiting.iter().any(|(_, owner)| *owner == tenant) {
                             turns[tenant as usize] = [0; 4];
                         }
-                        queue.push(tenant, waiter as u64);
+                        queue.push(tenant, waiter as u64, 1);
                         waiting.push((waiter as u64, tenant));
                     }
                     None => {

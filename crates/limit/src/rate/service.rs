@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{
     QuotaKey, QuotaOfTarget, RateHandle, RatePermit, RatePolicy,
     future::RateFuture,
-    state::{Admission, RateState},
+    state::{Admission, Patience, RateState},
 };
 use crate::{EstimateTokens, FromNeeds, MeteredReply};
 
@@ -71,10 +71,12 @@ where
         let now = Instant::now();
         let key = self.by.with_key(&request, |key| self.state.key(key, now));
         let context = request.context();
+        let is_alone = is_alone(context);
         let admission = key.admit(
             self.estimate.estimate(&request),
             || self.state.tenant(context),
-            || patience(&self.state.policy, context, now),
+            || patience(&self.state.policy, context, is_alone, now),
+            is_alone,
             &self.state.policy,
             &context.log,
             now,
@@ -85,24 +87,39 @@ where
                 permit.sent();
                 RateFuture::calling(self.inner.call(request), permit)
             }
-            Admission::Wait(waiter) => {
+            Admission::Wait(mut waiter) => {
                 // The readiness of the inner service is for a call that is made now: it goes back.
                 self.inner = self.spare.get();
-                RateFuture::waiting(waiter, self.spare.clone(), request)
+                let budget = context.budget.as_ref();
+                let slot = match budget.map(|budget| budget.wait(context.held_bytes)) {
+                    Some(None) => {
+                        waiter.give_up(now);
+                        None
+                    }
+                    slot => slot.flatten(),
+                };
+                RateFuture::waiting(waiter, slot, self.spare.clone(), request)
             }
             Admission::Refused(refused) => RateFuture::refused(refused.failure(context)),
         }
     }
 }
 
-/// How long a call may wait.
-fn patience(policy: &RatePolicy, context: &CallContext, now: Instant) -> Duration {
+/// Whether a call has nowhere else to go: there is no other target, or it has been at the others.
+fn is_alone(context: &CallContext) -> bool {
+    context.alternatives == 0 || context.routed.as_ref().is_some_and(|routed| routed.is_return)
+}
+
+/// How long a call may wait. For an estimate no more than half of what is left of its deadline: the rest is for
+/// the answer.
+fn patience(policy: &RatePolicy, context: &CallContext, alone: bool, now: Instant) -> Patience {
     let own = match context.alternatives {
         0 => policy.max_wait,
         _ => policy.max_wait_with_spare,
     };
+    let own = own.min(context.patience.unwrap_or(Duration::MAX));
     let left = context.deadline.map_or(Duration::MAX, |deadline| deadline.remaining_at(now));
-    own.min(context.patience.unwrap_or(Duration::MAX)).min(left)
+    Patience { most: own.min(left), estimated: own.min(left / 2), alone }
 }
 
 impl<S: Clone, By: Clone, E: Clone, T> Clone for RateLimited<S, By, E, T> {

@@ -15,7 +15,7 @@ use super::{
     bucket::nanos,
     handle::{QuotaSnapshot, RateSnapshot},
     queue::FairQueue,
-    quota::{Admitted, Cost, Held, KeyQuota},
+    quota::{Admitted, Cost, KeyQuota, QuotaWait},
 };
 
 /// What all services of one layer share.
@@ -50,6 +50,7 @@ struct KeyState {
 
 /// One that waits.
 struct WaiterState {
+    call: CallTokens,
     cost: Cost,
     waker: Option<Waker>,
     outcome: Option<Result<Admitted, Refused>>,
@@ -67,9 +68,26 @@ pub(crate) struct Refused {
 pub(crate) enum RefusedFor {
     /// The wait is longer than the call may wait.
     Time,
-    /// Too many wait already.
+    /// Too many wait for the target already.
     Crowd,
+    /// Too many calls wait already, for whatever it is.
+    Places,
 }
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For what is certain.
+    pub(crate) most: Duration,
+    /// For what is an estimate.
+    pub(crate) estimated: Duration,
+    /// No other target is left for it: then an estimate is no reason to refuse it.
+    pub(crate) alone: bool,
+}
+
+/// The longest wait that a refusal states by an estimate. 2 s: what has failed meanwhile elsewhere is not at its last
+/// attempt by then, and who comes back with nowhere else to go is let through to the provider.
+const LONGEST_ESTIMATE: Duration = Duration::from_secs(2);
 
 /// What a call gets at once.
 pub(crate) enum Admission {
@@ -149,43 +167,52 @@ impl RateKey {
         nanos(now.saturating_duration_since(self.began))
     }
 
-    /// Lets a call through, queues it, or refuses it, when it may wait for `patience` at most.
+    /// Lets a call through, queues it, or refuses it, by what it may wait.
     pub(crate) fn admit(
         self: &Arc<Self>,
-        estimate: CallTokens,
+        call: CallTokens,
         tenant: impl FnOnce() -> u64,
-        patience: impl FnOnce() -> Duration,
+        patience: impl FnOnce() -> Patience,
+        is_alone: bool,
         policy: &RatePolicy,
         log: &RecoveryLog,
         now: Instant,
     ) -> Admission {
         let nanos = self.nanos(now);
         let mut state = self.state.lock();
-        let cost = state.quota.cost(estimate.input, estimate.max_output);
-        if state.queue.is_empty() {
-            match state.quota.admit(cost, nanos) {
-                Ok(call) => return Admission::Permit(RatePermit::new(self, call, policy, log)),
-                Err(Held::For(_) | Held::UntilOneEnds) => {}
-            }
+        let moves_on = if is_alone { Duration::ZERO } else { state.quota.moves_on_for(nanos) };
+        if state.queue.is_empty()
+            && moves_on.is_zero()
+            && let Ok(admitted) = state.quota.admit(call, nanos)
+        {
+            return Admission::Permit(RatePermit::new(self, admitted, policy, log));
         }
         let mut woken = Woken::new();
         let (tenant, patience) = (tenant(), patience());
-        let admission =
-            match state.enqueue(tenant, cost, patience, policy.max_waiting, nanos, &mut woken) {
-                Ok(id) => Admission::Wait(Waiter {
-                    key: self.clone(),
-                    id,
-                    began: now,
-                    give_up: later(now, patience),
-                    policy: *policy,
-                    log: log.clone(),
-                    over: false,
-                }),
-                Err(refused) => {
-                    state.refused += 1;
-                    Admission::Refused(refused)
-                }
-            };
+        let decided = match moves_on > patience.most {
+            true => Err(Refused { why: RefusedFor::Time, wait: moves_on }),
+            false => state.decide(tenant, call, &patience, policy.max_waiting, nanos, &mut woken),
+        };
+        let admission = match decided {
+            Ok(Decided::Ask(admitted)) => {
+                Admission::Permit(RatePermit::new(self, admitted, policy, log))
+            }
+            Ok(Decided::Wait(id, longest)) => Admission::Wait(Waiter {
+                key: self.clone(),
+                id,
+                began: now,
+                give_up: later(now, longest),
+                why: RefusedFor::Time,
+                is_alone: patience.alone,
+                policy: *policy,
+                log: log.clone(),
+                over: false,
+            }),
+            Err(refused) => {
+                state.refused += 1;
+                Admission::Refused(refused)
+            }
+        };
         state.serve(nanos, &mut woken);
         drop(state);
         wake(woken);
@@ -236,32 +263,44 @@ impl RateKey {
 }
 
 impl KeyState {
-    /// Queues a call, unless it would have to wait for too long, or there is no room.
-    fn enqueue(
+    /// What becomes of a call that is not let through at once.
+    fn decide(
         &mut self,
         tenant: u64,
-        cost: Cost,
-        patience: Duration,
+        call: CallTokens,
+        patience: &Patience,
         max_waiting: usize,
         now: u64,
         woken: &mut Woken,
-    ) -> Result<u64, Refused> {
-        let mut ahead = [0_u64; 4];
-        for waiter in self.queue.ahead(tenant).filter_map(|id| self.waiters.get(&id)) {
-            for (sum, amount) in ahead.iter_mut().zip(waiter.cost) {
-                *sum = sum.saturating_add(amount);
-            }
+    ) -> Result<Decided, Refused> {
+        let cost = self.quota.cost(call);
+        let QuotaWait { certain, estimated } = self.wait_in_queue(tenant, cost, now);
+        let (certain, estimated) = (Duration::from_nanos(certain), Duration::from_nanos(estimated));
+        let is_full = self.quota.is_full();
+        if certain > patience.most || (is_full && patience.most.is_zero()) {
+            return Err(Refused { why: RefusedFor::Time, wait: certain });
         }
-        let wait = Duration::from_nanos(self.quota.wait_behind(ahead, cost, now));
-        if wait > patience || patience.is_zero() {
-            return Err(Refused { why: RefusedFor::Time, wait });
+        let is_certain = is_full || !certain.is_zero();
+        let mut longest = if is_certain { patience.most } else { patience.estimated };
+        if estimated > patience.estimated {
+            if !patience.alone {
+                let wait = certain.max(estimated.min(LONGEST_ESTIMATE));
+                return Err(Refused { why: RefusedFor::Time, wait });
+            }
+            if let Ok(admitted) = self.quota.admit_beyond(call, now) {
+                return Ok(Decided::Ask(admitted));
+            }
+            longest = longest.min(certain);
         }
         if self.queue.len() >= max_waiting {
-            let crowd = Refused { why: RefusedFor::Crowd, wait: wait.max(MIN_WAIT) };
+            let wait = certain.max(estimated.min(LONGEST_ESTIMATE)).max(MIN_WAIT);
+            let crowd = Refused { why: RefusedFor::Crowd, wait };
             // Whoever fills the queue makes room for others.
-            let replaced = self.queue.replaced_by(tenant).ok_or(crowd)?;
+            let Some(replaced) = self.queue.replaced_by(tenant) else {
+                let beyond = patience.alone.then(|| self.quota.admit_beyond(call, now).ok());
+                return beyond.flatten().map(Decided::Ask).ok_or(crowd);
+            };
             self.queue.remove(replaced);
-            self.refused += 1;
             if let Some(waiter) = self.waiters.get_mut(&replaced) {
                 waiter.outcome = Some(Err(crowd));
                 woken.extend(waiter.waker.take());
@@ -269,9 +308,20 @@ impl KeyState {
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.queue.push(tenant, id);
-        self.waiters.insert(id, WaiterState { cost, waker: None, outcome: None });
-        Ok(id)
+        self.queue.push(tenant, id, self.quota.weight(cost, now));
+        self.waiters.insert(id, WaiterState { call, cost, waker: None, outcome: None });
+        Ok(Decided::Wait(id, longest))
+    }
+
+    /// How long a new call of `tenant` would wait for its turn and for its room.
+    fn wait_in_queue(&self, tenant: u64, cost: Cost, now: u64) -> QuotaWait {
+        let mut ahead = [0_u64; 4];
+        for waiter in self.queue.ahead(tenant).filter_map(|id| self.waiters.get(&id)) {
+            for (sum, amount) in ahead.iter_mut().zip(waiter.cost) {
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        self.quota.wait_behind(ahead, cost, now)
     }
 
     /// Lets through, in turn, who need not wait any more, and has the next one set its timer.
@@ -281,7 +331,7 @@ impl KeyState {
                 self.queue.pop();
                 continue;
             };
-            match self.quota.admit(waiter.cost, now) {
+            match self.quota.admit(waiter.call, now) {
                 Ok(call) => {
                     waiter.outcome = Some(Ok(call));
                     self.waited += 1;
@@ -298,6 +348,14 @@ impl KeyState {
     }
 }
 
+/// What becomes of a call that is not refused.
+enum Decided {
+    /// It is made, though there seems to be no room for it.
+    Ask(Admitted),
+    /// It waits, for so long at most.
+    Wait(u64, Duration),
+}
+
 /// The shortest wait that a refusal for want of room states: many callers will come back.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 
@@ -307,6 +365,9 @@ pub(crate) struct Waiter {
     id: u64,
     began: Instant,
     give_up: Instant,
+    /// Why it is refused then.
+    why: RefusedFor,
+    is_alone: bool,
     policy: RatePolicy,
     log: RecoveryLog,
     over: bool,
@@ -329,6 +390,11 @@ impl Waiter {
         now.saturating_duration_since(self.began)
     }
 
+    /// There is no place for it to wait: it is refused when it is polled, unless its turn has come.
+    pub(crate) fn give_up(&mut self, now: Instant) {
+        (self.give_up, self.why) = (now, RefusedFor::Places);
+    }
+
     /// Whether its turn has come; otherwise `waker` is woken when that may have changed, or it is to be
     /// polled again at the time returned.
     pub(crate) fn poll(&mut self, waker: &Waker, now: Instant) -> Turn {
@@ -341,8 +407,8 @@ impl Waiter {
             if state.queue.first() != Some(self.id) {
                 return None;
             }
-            let cost = state.waiters.get(&self.id)?.cost;
-            let call = state.quota.admit(cost, nanos).ok()?;
+            let call = state.waiters.get(&self.id)?.call;
+            let call = state.quota.admit(call, nanos).ok()?;
             state.queue.pop();
             state.waited += 1;
             Some(Ok(call))
@@ -356,23 +422,18 @@ impl Waiter {
             }
             Some(Err(refused)) => {
                 self.over = true;
-                state.waiters.remove(&self.id);
-                Turn::Refused(refused)
+                self.end_wait(&mut state, Some(refused), nanos, &mut woken)
             }
             None if now >= self.give_up => {
                 self.over = true;
-                let cost = state.waiters.remove(&self.id).map_or([0; 4], |waiter| waiter.cost);
-                let wait = Duration::from_nanos(state.quota.wait_behind([0; 4], cost, nanos));
-                state.queue.remove(self.id);
-                state.refused += 1;
-                state.serve(nanos, &mut woken);
-                Turn::Refused(Refused { why: RefusedFor::Time, wait: wait.max(MIN_WAIT) })
+                self.end_wait(&mut state, None, nanos, &mut woken)
             }
             None => {
                 let first = state.queue.first() == Some(self.id);
                 let mut at = self.give_up;
                 if first && let Some(waiter) = state.waiters.get(&self.id) {
-                    let wait = state.quota.wait_behind([0; 4], waiter.cost, nanos);
+                    let cost = state.quota.cost(waiter.call);
+                    let wait = state.quota.wait_behind([0; 4], cost, nanos).longest();
                     if wait > 0 {
                         at = at.min(later(now, Duration::from_nanos(wait)));
                     }
@@ -387,6 +448,34 @@ impl Waiter {
         };
         drop(state);
         wake(woken);
+        turn
+    }
+
+    /// It waits no longer: it is refused, unless the provider is to decide that.
+    fn end_wait(
+        &self,
+        state: &mut KeyState,
+        refused: Option<Refused>,
+        now: u64,
+        woken: &mut Woken,
+    ) -> Turn {
+        state.queue.remove(self.id);
+        let call = state.waiters.remove(&self.id).map_or_else(CallTokens::default, |own| own.call);
+        let beyond = self.is_alone.then(|| state.quota.admit_beyond(call, now).ok()).flatten();
+        let turn = match beyond {
+            Some(admitted) => {
+                state.waited += 1;
+                Turn::Permit(RatePermit::new(&self.key, admitted, &self.policy, &self.log))
+            }
+            None => {
+                state.refused += 1;
+                let wait = state.quota.wait_behind([0; 4], state.quota.cost(call), now);
+                let wait = wait.certain.max(wait.estimated.min(nanos(LONGEST_ESTIMATE)));
+                let wait = Duration::from_nanos(wait).max(MIN_WAIT);
+                Turn::Refused(refused.unwrap_or(Refused { why: self.why, wait }))
+            }
+        };
+        state.serve(now, woken);
         turn
     }
 }
