@@ -338,39 +338,50 @@ async fn comis_tries_a_summariser_again_for_half_a_minute() {
     tokio::join!(probes, others);
 }
 
-/// Ten hours with half a million each, and no more until the day is over; 0 is no cap.
+/// Half a million in each hour and no more than five in a day; 0 is no cap.
 #[tokio::test(start_paused = true)]
 async fn comis_spends_five_million_a_day_on_summaries_and_zero_is_no_cap() {
     let mut policies = Preset::Comis.policies();
-    let due = turns_for(&policies, 0.92).await * 5 / 2;
-    // How many summaries are made of this many conversations.
-    let summaries = async |policies: &Policies, hours: usize, each: usize| {
-        let summariser = Summariser::new(true);
-        let world = world(policies, summariser.layer(), fine());
-        let mut made = Vec::new();
-        for hour in 0..hours {
-            let before = summariser.asked();
-            for number in 0..each {
-                let mut request = talk(due);
-                let session = format!("s{hour}-{number}");
-                request.context = CallContext::recording().with_session(session);
-                world.send(request).await.answer();
-            }
-            made.push(summariser.asked() - before);
-            tokio::time::advance(secs(3_700)).await;
-        }
-        made
+    // Each is a good part of what an hour may cost.
+    let long = turns_for(&policies, 0.92).await * 10;
+    let ask = async |world: &World, name: String| {
+        let mut request = talk(long);
+        request.context = CallContext::recording().with_session(name);
+        world.send(request).await.answer();
     };
-    let hour = summaries(&policies, 1, 60).await[0];
-    assert!(hour < 60, "{hour}: the hour has a cap");
-    let made = summaries(&policies, 12, hour).await;
-    // What the caps of ten hours leave is less than that of one.
-    let day: usize = made.iter().sum();
-    assert!((10 * hour..11 * hour).contains(&day), "{made:?}");
-    assert_eq!(made.last(), Some(&0), "{made:?}");
+    let summariser = Summariser::new(true);
+    let capped = world(&policies, summariser.layer(), fine());
+    let (mut hours, mut day) = (0, 0);
+    loop {
+        let mut made = 0;
+        loop {
+            let before = summariser.asked();
+            ask(&capped, format!("s{hours}-{made}")).await;
+            if summariser.asked() == before {
+                break;
+            }
+            made += 1;
+        }
+        if made == 0 {
+            break;
+        }
+        hours += 1;
+        let spent = capped.handles.compaction.snapshot().spent[0].clone();
+        assert!(spent.1 <= 500_000 && spent.2 <= 5_000_000, "{spent:?}");
+        day = spent.2;
+        tokio::time::advance(secs(3_700)).await;
+    }
+    assert!((10..20).contains(&hours), "{day} in {hours} hours");
+    assert!(day > 4_700_000, "{day} in {hours} hours");
+
     (policies.spend.hour, policies.spend.day) = (0, 0);
-    let free = summaries(&policies, 1, 2 * hour).await[0];
-    assert!(free > hour + hour / 2, "{free} and {hour}");
+    let summariser = Summariser::new(true);
+    let free = world(&policies, summariser.layer(), fine());
+    for number in 0..5 {
+        let before = summariser.asked();
+        ask(&free, format!("s{number}")).await;
+        assert!(summariser.asked() > before, "{number}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
