@@ -73,7 +73,8 @@ pub enum SessionError {
         /// The prompt's idempotency key.
         key: Arc<str>,
     },
-    /// A retry of a prompt that was answered, whose answer was damaged in the log since the thread was opened.
+    /// A retry of a prompt that was answered, of whose answer the log misses a turn: it was damaged, or could not be written to for
+    /// very long.
     #[error(
         "the answer in turn {turn} of thread `{thread}` can not be read any more; send the prompt under a new key"
     )]

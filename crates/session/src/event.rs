@@ -5,7 +5,7 @@ use std::fmt::Display;
 use steadfast_core::{RecoveryLog, Step};
 use tracing::{Level, event};
 
-use crate::{OpenReport, Opened, SaveError, ScopeError};
+use crate::{OpenReport, Opened, SaveError, ScopeError, slot::Saved};
 
 /// A thread was opened.
 pub(crate) fn opened(thread: &str, session: u64, turn: u64, report: &OpenReport) {
@@ -53,13 +53,14 @@ pub(crate) fn closed(thread: &str) {
 }
 
 /// A save failed.
-pub(crate) fn unsaved(thread: &str, waiting: usize, error: &SaveError, log: &RecoveryLog) {
+pub(crate) fn unsaved(thread: &str, saved: &Saved, error: &SaveError, log: &RecoveryLog) {
+    let Saved { waiting, dropped, .. } = *saved;
     let source = std::error::Error::source(error).map(tracing::field::display);
     event!(
         name: "steadfast::session::unsaved",
         target: "steadfast::session",
         Level::WARN,
-        thread, waiting, source, %error,
+        thread, waiting, dropped, source, %error,
         "a turn could not be saved: it is kept in memory and saved with the next one"
     );
     log.record(|| Step::new("session", "unsaved"));

@@ -55,7 +55,8 @@
 //! the thread starts afresh, everything damaged is kept beside it, and its user is informed ([`LOST_HISTORY`]).
 //!
 //! A full disk or a missing permission to write delays the saving: the turn is kept in memory, its answer is delivered, and the next
-//! turn or [`SessionStore::flush`] tries again. A file that may not be *read* is an error, never an empty history.
+//! turn or [`SessionStore::flush`] tries again. Where the context can be written and the log can not, a crash would lose the keys of
+//! the prompts: such a turn is not saved either. A file that may not be *read* is an error, never an empty history.
 //!
 //! # Where to put this layer
 //!
@@ -68,6 +69,8 @@
 //! the agent's loop    tools, several calls of a model
 //! Deadline .. client  the layers around each call of a model
 //! ```
+//!
+//! A limit inside of it counts runs, and no prompts that wait for a busy thread: those wait before they ask for it.
 //!
 //! **Wrong:** a retry between `Session` and the agent's loop. The second attempt is given the history as it was before the first,
 //! and reports the first one's turns again: they are in the history twice. **Wrong:** `Session` around each call of a model. A tool

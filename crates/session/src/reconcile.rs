@@ -42,6 +42,27 @@ impl Opened {
     }
 }
 
+/// Whether the user of a thread has to be informed that its history was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LossNotice {
+    /// It was not.
+    #[default]
+    None,
+    /// With the next answer.
+    Due,
+    /// With the answer of this turn, the last of its run. Whoever asks for that answer again has the notice again.
+    With(u64),
+}
+
+impl LossNotice {
+    /// A run has ended with this turn.
+    pub(crate) fn answered(&mut self, turn: u64) {
+        if *self == Self::Due {
+            *self = Self::With(turn);
+        }
+    }
+}
+
 /// What the file of the context had.
 #[derive(Clone, Debug)]
 pub(crate) enum ContextFound {
@@ -72,8 +93,7 @@ pub(crate) struct LogDigest {
     last: u64,
     keys: Keys,
     is_empty: bool,
-    /// The last thing that happened is that the history was lost.
-    lost: bool,
+    loss: LossNotice,
     /// Turns whose number does not rise: a second copy of a line is no second turn.
     repeated: u64,
 }
@@ -88,7 +108,7 @@ impl LogDigest {
             last: 0,
             keys: Keys::new(keys),
             is_empty: true,
-            lost: false,
+            loss: LossNotice::None,
             repeated: 0,
         }
     }
@@ -100,7 +120,9 @@ impl LogDigest {
             SessionEntry::Started(start) if start.session > self.session => {
                 self.start(start.session, Some(start.after));
                 self.last = self.last.max(start.after);
-                self.lost = start.why == StartReason::Lost;
+                if start.why == StartReason::Lost {
+                    self.loss = LossNotice::Due;
+                }
             }
             SessionEntry::Started(_) => self.repeated += 1,
         }
@@ -116,7 +138,9 @@ impl LogDigest {
             self.start(turn.session, None);
         }
         self.last = turn.turn;
-        self.lost = false;
+        if turn.last {
+            self.loss.answered(turn.turn);
+        }
         self.keys.note(&turn);
         if self.base.is_none_or(|base| (turn.session, turn.turn) > base) {
             self.turns.push(turn);
@@ -139,8 +163,7 @@ pub(crate) struct Reconciled {
     pub(crate) missing: u64,
     pub(crate) repeated: u64,
     pub(crate) keys: Keys,
-    /// The user has to be informed that the history was lost.
-    pub(crate) lost: bool,
+    pub(crate) loss: LossNotice,
     /// Turns of the log that the context did not have.
     pub(crate) log_ahead: u64,
     /// Turns of the context that the log does not have at its end.
@@ -149,7 +172,7 @@ pub(crate) struct Reconciled {
 
 /// Puts both together; `clean` when every line of the log could be read.
 pub(crate) fn reconcile(context: ContextFound, log: LogDigest, clean: bool) -> Reconciled {
-    let LogDigest { session, after, turns, last, keys, is_empty, lost, repeated, .. } = log;
+    let LogDigest { session, after, turns, last, keys, is_empty, loss, repeated, .. } = log;
     // A context was saved, so that a log with nothing in it has lost something.
     let is_lost = matches!(context, ContextFound::Lost) && is_empty;
     let (how, file) = match context {
@@ -177,12 +200,12 @@ pub(crate) fn reconcile(context: ContextFound, log: LogDigest, clean: bool) -> R
         missing,
         repeated,
         keys,
-        lost,
+        loss,
         log_ahead: turns.len() as u64,
         context_ahead,
     };
     if is_lost {
-        (found.how, found.lost) = (Opened::Lost, true);
+        (found.how, found.loss) = (Opened::Lost, LossNotice::Due);
         found.head.session += 1;
         return found;
     }
@@ -334,19 +357,30 @@ mod tests {
             assert_eq!((found.how, texts.as_str()), (how, expected_texts), "{name}");
             assert_eq!((found.head.session, found.head.turn), (session, turn), "{name}");
             assert_eq!(found.missing, missing, "{name}");
-            assert_eq!(found.lost, how == Opened::Lost, "{name}");
+            assert_eq!(found.loss == LossNotice::Due, how == Opened::Lost, "{name}");
         }
     }
 
     #[test]
-    fn a_lost_history_is_reported_until_a_turn_has_ended() {
-        for (more, lost) in [(vec![], true), (vec![turn(2, 2)], false)] {
+    fn a_lost_history_is_reported_until_a_run_has_ended() {
+        let step = |number| match turn(2, number) {
+            SessionEntry::Turn(turn) => SessionEntry::Turn(TurnEntry { last: false, ..turn }),
+            entry => entry,
+        };
+        let rolled = start(3, 2, StartReason::RolledOver);
+        for (more, loss) in [
+            (vec![], LossNotice::Due),
+            (vec![step(2)], LossNotice::Due),
+            (vec![step(2), rolled], LossNotice::Due),
+            (vec![turn(2, 2)], LossNotice::With(2)),
+            (vec![step(2), turn(2, 3), turn(2, 4)], LossNotice::With(3)),
+        ] {
             let mut digest = LogDigest::new(None, 8);
             digest.visit(turn(1, 1));
             digest.visit(start(2, 1, StartReason::Lost));
             more.into_iter().for_each(|entry| digest.visit(entry));
             let found = reconcile(ContextFound::Missing, digest, true);
-            assert_eq!((found.how, found.lost), (Opened::Rebuilt, lost));
+            assert_eq!((found.how, found.loss), (Opened::Rebuilt, loss));
         }
     }
 }

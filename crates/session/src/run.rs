@@ -1,6 +1,6 @@
 //! One prompt, from the history to the saved answer.
 
-use std::sync::Arc;
+use std::{future::poll_fn, sync::Arc};
 
 use steadfast_chat::{
     ChatRequest, Message, Part, Role,
@@ -14,7 +14,7 @@ use crate::{
     TurnSink, event, keys::KeyState, layer::LayerConfig, request::no_messages, store::blocking,
 };
 
-/// Runs a prompt by a service that is ready.
+/// Runs a prompt by a service, once that is ready.
 pub(crate) async fn run<S>(
     config: Arc<LayerConfig>,
     mut inner: S,
@@ -73,6 +73,8 @@ where
     prompt.request.messages = whole;
     repair_history(&prompt.thread, &mut prompt.request, rules, &log);
 
+    // Now, and not when the prompt came: what is ready is held for somebody, and the thread may have been busy.
+    poll_fn(|cx| inner.poll_ready(cx)).await.map_err(Into::into)?;
     let notice = thread.notice();
     let turns = TurnSink::new(thread.slot().clone(), prompt.key, messages, log);
     // Before the inner service is called, and dropped after its future, however that ends.
@@ -121,7 +123,8 @@ async fn replay(
     log: &RecoveryLog,
 ) -> Result<SessionReply, SessionError> {
     let turns = thread.turns(first, last).await?;
-    if turns.is_empty() {
+    // All of them, or none: a part would be taken for the answer.
+    if turns.len() as u64 != last - first + 1 {
         return Err(SessionError::AnswerGone { thread: thread.id().clone(), turn: last });
     }
     event::replayed(thread.id(), last, log);
@@ -132,7 +135,7 @@ async fn replay(
         messages: turns.iter().flat_map(|turn| turn.answer()).cloned().collect(),
         saved,
         replayed: true,
-        notice: thread.notice(),
+        notice: thread.notice_with(last),
     })
 }
 

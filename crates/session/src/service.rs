@@ -1,7 +1,7 @@
 //! The service around the agent.
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -16,7 +16,9 @@ use crate::{
 
 /// Gives the inner service its history; see [`SessionLayer`](crate::SessionLayer).
 ///
-/// The inner service that is ready waits with the prompt for its turn in the thread, and is called then.
+/// It is always ready. A prompt waits for its turn in the thread first and for the inner service then, so that what this has few of,
+/// such as the permits of a concurrency limit, is not held by prompts that wait for a busy thread. How many wait is limited by the
+/// [policy](crate::SessionPolicy) of the store.
 #[derive(Clone)]
 #[must_use = "services do nothing unless called"]
 pub struct Session<S> {
@@ -44,14 +46,12 @@ where
     type Error = Failure;
     type Future = ResponseFuture;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, prompt: SessionPrompt) -> ResponseFuture {
-        let next = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, next);
-        ResponseFuture::new(run(self.shared.clone(), ready, prompt))
+        ResponseFuture::new(run(self.shared.clone(), self.inner.clone(), prompt))
     }
 }
 

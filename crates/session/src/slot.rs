@@ -41,6 +41,8 @@ pub(crate) struct Saved {
     pub(crate) late: bool,
     /// Entries that are not in the log.
     pub(crate) waiting: usize,
+    /// Entries that never will be.
+    pub(crate) dropped: usize,
     /// A crash loses nothing.
     pub(crate) durable: bool,
 }
@@ -66,9 +68,9 @@ impl Slot {
         self.memory.lock().is_some()
     }
 
-    /// Whether it has what the disk has not.
+    /// Whether it has what a crash would lose.
     pub(crate) fn is_unsaved(&self) -> bool {
-        self.memory.lock().as_ref().is_some_and(|memory| !memory.unsaved.is_empty())
+        self.memory.lock().as_ref().is_some_and(|memory| !memory.is_durable())
     }
 
     /// When it was used last; `None` when it is not open.
@@ -93,13 +95,16 @@ impl Slot {
         let Some(unsaved) = self.memory().and_then(|memory| memory.to_save()) else {
             return Saved { durable: true, ..Saved::default() };
         };
-        // The log first: with it alone nothing is lost. When it can not be written, the context may be.
+        // The log first: with it alone no turn is lost. When it can not be written, the context may be, with the history at least.
         let appended = match unsaved.entries.as_slice() {
             [] => Ok(()),
             entries => disk.append(entries),
         };
-        if let (Ok(()), Some(mut memory)) = (&appended, self.memory()) {
-            memory.appended(unsaved.entries.len());
+        if let Some(mut memory) = self.memory() {
+            match appended {
+                Ok(()) => memory.appended(unsaved.entries.len()),
+                Err(_) => memory.not_appended(),
+            }
         }
         let replaced = match unsaved.context {
             true => disk.save(unsaved.head, &unsaved.history),
@@ -114,6 +119,7 @@ impl Slot {
         Saved {
             late: was_failing && error.is_none(),
             waiting: memory.unsaved.len(),
+            dropped: memory.dropped,
             durable: memory.is_durable(),
             error,
         }
@@ -124,12 +130,12 @@ impl Slot {
         work(&mut self.disk.lock())
     }
 
-    /// Closes it, unless it has turns that the log has not. Blocks. Whoever calls it has the permit.
+    /// Closes it, unless it has what a crash would lose. Blocks. Whoever calls it has the permit.
     pub(crate) fn close(&self) -> bool {
         self.save();
         let mut disk = self.disk.lock();
         let mut memory = self.memory.lock();
-        if memory.as_ref().is_some_and(|memory| !memory.unsaved.is_empty()) {
+        if memory.as_ref().is_some_and(|memory| !memory.is_durable()) {
             return false;
         }
         let was_open = memory.take().is_some();

@@ -48,7 +48,7 @@ pub struct SessionSnapshot {
     pub open: usize,
     /// Callers that wait for their turn in one of them.
     pub waiting: usize,
-    /// Threads with turns that could not be saved, by name.
+    /// Threads with turns, or with a replaced history, that could not be saved, by name.
     pub unsaved: Vec<Arc<str>>,
 }
 
@@ -336,7 +336,7 @@ fn open_error(slot: &Slot, error: OpenError) -> SessionError {
 /// Reports how a save went.
 pub(crate) fn report_saved(slot: &Slot, saved: &Saved, log: &RecoveryLog) {
     if let Some(error) = &saved.error {
-        event::unsaved(&slot.thread, saved.waiting, error, log);
+        event::unsaved(&slot.thread, saved, error, log);
     } else if saved.late {
         event::saved_late(&slot.thread);
     }

@@ -15,6 +15,7 @@ use crate::{
     keys::KeyState,
     memory::Memory,
     name::folder_name,
+    reconcile::LossNotice,
     slot::{Saved, Slot},
     store::{blocking, report_saved},
 };
@@ -99,9 +100,19 @@ impl SessionThread {
         self.read(|memory| memory.report.clone())
     }
 
-    /// What its user is to read first, if anything: that the history was lost, until a turn has ended since.
+    /// What its user is to read first, if anything: that the history was lost, until a run has ended since. A turn of
+    /// [`end_turn`](Self::end_turn) is a whole run.
     pub fn notice(&self) -> Option<&'static str> {
-        self.read(|memory| memory.lost).unwrap_or_default().then_some(LOST_HISTORY)
+        (self.loss() == LossNotice::Due).then_some(LOST_HISTORY)
+    }
+
+    /// What its user was to read before the answer of this turn.
+    pub(crate) fn notice_with(&self, turn: u64) -> Option<&'static str> {
+        (self.loss() == LossNotice::With(turn)).then_some(LOST_HISTORY)
+    }
+
+    fn loss(&self) -> LossNotice {
+        self.read(|memory| memory.loss).unwrap_or_default()
     }
 
     /// Adds a turn that was not made by a [`SessionLayer`](crate::SessionLayer), and saves it.
@@ -112,7 +123,8 @@ impl SessionThread {
         self.save(turn, &RecoveryLog::default()).await
     }
 
-    /// Replaces the history by this one, such as a summary of it. The log keeps every turn.
+    /// Replaces the history by this one, such as a summary of it. The log keeps every turn, and the context alone has this history: it
+    /// is saved once that is.
     pub async fn replace_history(&mut self, history: Vec<Message>) -> TurnSaved {
         self.change(|memory| memory.replace(history));
         self.save(self.turn(), &RecoveryLog::default()).await

@@ -9,6 +9,7 @@ use std::{
     io::{BufRead, BufReader, Write as _},
     path::Path,
     process::Stdio,
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -99,9 +100,22 @@ async fn round_of_kills(kills: std::ops::Range<usize>) -> (usize, usize) {
         let mut process =
             common::child(&kill.to_string(), folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        let reader =
-            thread::spawn(move || output.lines().map_while(Result::ok).collect::<Vec<_>>());
-        // From before the first file to some fifty turns later.
+        let (acknowledges, acknowledged_one) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            let mut lines = Vec::new();
+            for line in output.lines().map_while(Result::ok) {
+                if line.contains("turn ") {
+                    let _ = acknowledges.send(());
+                }
+                lines.push(line);
+            }
+            lines
+        });
+        // From before the first file, or from the first acknowledgement, which a busy machine may take long for, to some fifty turns
+        // later.
+        if kill % 4 != 0 {
+            acknowledged_one.recv().unwrap();
+        }
         tokio::time::sleep(Duration::from_micros(random.u64(..60_000))).await;
         process.kill().unwrap();
         process.wait().unwrap();

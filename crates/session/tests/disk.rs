@@ -8,7 +8,8 @@ mod common;
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    io::{self, Write as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Command, Output},
 };
@@ -31,9 +32,21 @@ async fn ask(layer: &SessionLayer, thread: &str, text: &str) -> Result<SessionRe
     layer.layer(agent).oneshot(SessionPrompt::new(thread, ChatRequest::user(text))).await
 }
 
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a child prints at its end: a process in which no test was run succeeds as well.
+const DONE: &str = "the job is done";
+
 fn succeeds(output: &Output) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out.contains(DONE), "{out}\n{errors}");
+}
+
+/// Says that a test proves nothing here, past the harness, which keeps the output of tests that pass to itself.
+fn skipped(why: &str) {
+    let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
 /// What the children do; see who starts them.
@@ -41,17 +54,28 @@ fn succeeds(output: &Output) {
 async fn child_process() {
     let Some((job, root)) = common::job() else { return };
     match job.as_str() {
-        "file limit" => {
-            no_space(&root, || {
-                let mut limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-                limit.current = limit.maximum;
-                rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
-            })
-            .await;
+        "file limit" => no_space(&root, lift_limit).await,
+        "log limit" => {
+            no_space_in_the_log(&root.join("log")).await;
+            no_space_for_a_replaced_history(&root.join("context")).await;
         }
+        "small file system" => small_file_system(&root).await,
         "no permission" => no_permission(&root).await,
         job => panic!("no such job: {job}"),
     }
+    println!("{DONE}");
+}
+
+fn lift_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+}
+
+fn limit_again(bytes: u64) {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    limit.current = Some(bytes);
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
 }
 
 /// The file system has too little space for what is asked; `make_space` changes that.
@@ -107,45 +131,102 @@ fn a_limit_of_file_size_is_a_full_disk() {
     succeeds(&output);
 }
 
-/// A mounted file system, unmounted when it is dropped.
-struct Mounted<'a>(&'a Path);
+#[test]
+fn what_the_log_or_the_context_alone_has_no_space_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = in_shell("log limit", folder.path(), "trap '' XFSZ;").output().unwrap();
+    succeeds(&output);
+}
 
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+/// The context is saved and the log is not: a crash would lose the prompt's key, so it is not saved.
+async fn no_space_in_the_log(root: &Path) {
+    let layer = SessionLayer::new(SessionStore::new(root));
+    limit_again(32 << 10);
+    let shorten = service_fn(|_: SessionRun| async {
+        let answer = Message::assistant("x".repeat(10_000));
+        let history = vec![Message::user("short")];
+        Ok::<_, Failure>(SessionTurn::from(answer).with_history(history))
+    });
+    let ask = |layer: &SessionLayer, key: usize| {
+        let prompt = SessionPrompt::new("a", ChatRequest::user("go on"));
+        layer.layer(shorten).oneshot(prompt.with_key(key.to_string()))
+    };
+    let mut turns = 1;
+    while ask(&layer, turns).await.unwrap().saved {
+        turns += 1;
+    }
+    assert!(turns > 1);
+    let check = layer.store().verify().unwrap().remove(0);
+    assert_eq!((check.context_ahead, check.torn_bytes), (1, 0), "the context was saved: {check:?}");
+    assert_eq!(layer.store().snapshot().unsaved, ["a".into()]);
+    layer.store().close_idle().await;
+    assert_eq!(layer.store().snapshot().open, 1, "it is not closed");
+    lift_limit();
+    assert_eq!(layer.store().flush().await.saved, 1);
+    assert!(layer.store().snapshot().unsaved.is_empty());
+    drop(layer);
+    let reply = ask(&SessionLayer::new(SessionStore::new(root)), turns).await.unwrap();
+    assert!(reply.replayed && reply.saved, "nothing is run again");
+}
+
+/// The log has nothing to save, and the context can not be.
+async fn no_space_for_a_replaced_history(root: &Path) {
+    let store = SessionStore::new(root);
+    let mut thread = store.open("a").await.unwrap();
+    assert!(thread.end_turn(vec![Message::user("hi")]).await.saved);
+    limit_again(32 << 10);
+    let large = vec![Message::user("x".repeat(100_000))];
+    assert!(!thread.replace_history(large.clone()).await.saved);
+    assert!(!thread.end_turn(vec![Message::user("more")]).await.saved, "nor what comes after it");
+    drop(thread);
+    assert_eq!(store.snapshot().unsaved, ["a".into()]);
+    store.close_idle().await;
+    assert_eq!(store.open("a").await.unwrap().history().len(), 2, "it is not closed");
+    lift_limit();
+    assert_eq!(store.flush().await.saved, 1);
+    drop(store);
+    let thread = reopened(root, "a").await;
+    assert!(thread.history()[..1] == large[..] && thread.history().len() == 2);
+}
+
+#[test]
+fn a_file_system_that_is_full() {
+    let folder = tempfile::tempdir().unwrap();
+    // In mounts of its own, which end with it; who is not root becomes that of a namespace.
+    let mount = r#"
+        how=-m
+        unshare $how true 2>/dev/null || how=-rm
+        unshare $how true || { echo no mount; exit; }
+        exec unshare $how sh -c '
+            mount -t tmpfs -o size=8m tmpfs "$STEADFAST_SESSION_FOLDER" || { echo no mount; exit; }
+            exec "$@"
+        ' sh "$@";
+    "#;
+    let output = in_shell("small file system", folder.path(), mount).output().unwrap();
+    if text(&output.stdout).contains("no mount") {
+        skipped(&format!("this user can not mount a tmpfs: {}", text(&output.stderr).trim()));
+    } else {
+        succeeds(&output);
     }
 }
 
-#[tokio::test]
-async fn a_file_system_that_is_full() {
-    let folder = tempfile::tempdir().unwrap();
-    let mount = |options: &str| {
-        let command = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
-            .arg(folder.path())
-            .output();
-        command.is_ok_and(|output| output.status.success())
-    };
-    if !mount("size=128k") {
-        println!("skipped: this user can not mount a tmpfs");
-        return;
-    }
-    let mounted = Mounted(folder.path());
-    no_space(folder.path(), || assert!(mount("remount,size=8m"))).await;
+/// In a file system of 8 MiB.
+async fn small_file_system(folder: &Path) {
+    let filler = folder.join("filler");
+    fs::write(&filler, vec![0; (8 << 20) - (128 << 10)]).unwrap();
+    no_space(folder, || fs::remove_file(&filler).unwrap()).await;
     // Full from the beginning: a new thread has no folder, and is served.
-    let filler = vec![0; 16 << 20];
-    assert!(fs::write(folder.path().join("filler"), filler).is_err());
-    let layer = SessionLayer::new(SessionStore::new(folder.path()));
+    assert!(fs::write(&filler, vec![0; 16 << 20]).is_err());
+    let layer = SessionLayer::new(SessionStore::new(folder));
     let reply = ask(&layer, "new", &"y".repeat(10_000)).await.unwrap();
     assert_eq!((reply.text().as_str(), reply.saved), ("answer 1", false));
     let reply = ask(&layer, "a", &"y".repeat(10_000)).await.unwrap();
     assert_eq!((reply.text().as_str(), reply.saved), ("answer 9", false), "its history was read");
-    fs::remove_file(folder.path().join("filler")).unwrap();
+    fs::remove_file(filler).unwrap();
     let flushed = layer.store().flush().await;
     assert_eq!((flushed.saved, flushed.failed.len()), (2, 0), "{flushed:?}");
     drop(layer);
-    assert_eq!(reopened(folder.path(), "new").await.history().len(), 2);
-    drop(mounted);
+    assert_eq!(reopened(folder, "new").await.history().len(), 2);
 }
 
 #[test]
@@ -164,22 +245,17 @@ fn without_permission() {
     std::os::unix::fs::chown(&root, Some(65534), Some(65534)).unwrap();
     let binary = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
-    let as_nobody = |program: &str| {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
-        command
-    };
-    if !as_nobody("true").output().is_ok_and(|output| output.status.success()) {
-        println!("skipped: this is root, and there is no `setpriv` to be another user");
-        return;
-    }
-    let output = as_nobody(binary.to_str().unwrap())
+    let output = Command::new(&binary)
         .args(["child_process", "--exact", "--nocapture"])
         .env(common::JOB, "no permission")
         .env(common::FOLDER, &root)
-        .output()
-        .unwrap();
-    succeeds(&output);
+        .uid(65534)
+        .gid(65534)
+        .output();
+    match output {
+        Ok(output) => succeeds(&output),
+        Err(error) => skipped(&format!("this root can not be another user: {error}")),
+    }
 }
 
 /// As a user whose permissions count.

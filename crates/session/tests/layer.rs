@@ -21,6 +21,7 @@ use steadfast_session::{
 };
 use steadfast_testkit::CapturedEvents;
 use tempfile::TempDir;
+use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 fn prompt(thread: &str, text: &str) -> SessionPrompt {
@@ -149,6 +150,18 @@ async fn a_retry_after_the_answer_gets_the_same_answer_also_after_a_restart() {
     fs::write(folder.path().join("a/log.jsonl"), "").unwrap();
     let failure = echo.ask(&layer, prompt("a", "one").with_key("k")).await.unwrap_err();
     assert!(failure.message().contains("can not be read any more"), "never an empty answer");
+}
+
+#[tokio::test]
+async fn an_answer_of_which_a_turn_is_gone_is_no_answer() {
+    let (folder, layer) = layer();
+    let ask = || prompt("a", "list").with_key("k");
+    two_steps(&layer, ask(), false).await.unwrap();
+    let path = folder.path().join("a/log.jsonl");
+    let log = fs::read_to_string(&path).unwrap();
+    fs::write(&path, log.replacen("a.txt", "b.txt", 1)).unwrap();
+    let failure = two_steps(&layer, ask(), false).await.unwrap_err();
+    assert!(failure.message().contains("can not be read any more"), "{}", failure.message());
 }
 
 #[tokio::test]
@@ -403,12 +416,12 @@ async fn too_many_callers_of_one_thread_are_refused() {
     assert_eq!(store.snapshot().waiting, 0);
 }
 
-#[tokio::test]
-async fn a_lost_history_is_reported_with_the_first_answer_after_it() {
+/// The folder of a thread of three turns that can not be read any more.
+async fn lost() -> (TempDir, Echo) {
     let (folder, layer) = layer();
     let echo = Echo::default();
     for text in ["one", "two", "three"] {
-        echo.ask(&layer, prompt("a", text)).await.unwrap();
+        echo.ask(&layer, prompt("a", text).with_key(text)).await.unwrap();
     }
     drop(layer);
     let at = |name: &str| folder.path().join("a").join(name);
@@ -416,7 +429,41 @@ async fn a_lost_history_is_reported_with_the_first_answer_after_it() {
     fs::write(at("log.jsonl"), log.replacen("two", "TWO", 1)).unwrap();
     fs::write(at("context.jsonl"), "{").unwrap();
     fs::write(at("context.jsonl.bak"), "{").unwrap();
+    (folder, echo)
+}
 
+/// A run that fails after a turn has informed nobody. A retry of the prompt whose answer did gets that very answer.
+#[tokio::test]
+async fn a_lost_history_is_reported_until_an_answer_has_done_it() {
+    for restarts in [false, true] {
+        let (folder, echo) = lost().await;
+        let mut layer = SessionLayer::new(SessionStore::new(folder.path()));
+        let restart = |layer: &mut SessionLayer| {
+            if restarts {
+                *layer = SessionLayer::new(SessionStore::new("nowhere"));
+                *layer = SessionLayer::new(SessionStore::new(folder.path()));
+            }
+        };
+        let _ = two_steps(&layer, prompt("a", "list").with_key("k"), true).await.unwrap_err();
+        restart(&mut layer);
+        assert_eq!(layer.store().open("a").await.unwrap().notice(), Some(LOST_HISTORY));
+        let reply = two_steps(&layer, prompt("a", "list").with_key("k"), false).await.unwrap();
+        assert_eq!((reply.notice, reply.turn), (Some(LOST_HISTORY), 5));
+        restart(&mut layer);
+        let reply = two_steps(&layer, prompt("a", "list").with_key("k"), false).await.unwrap();
+        assert_eq!((reply.notice, reply.replayed), (Some(LOST_HISTORY), true));
+        let reply = echo.ask(&layer, prompt("a", "four").with_key("four")).await.unwrap();
+        assert_eq!(reply.notice, None);
+        for old in ["three", "four"] {
+            let reply = echo.ask(&layer, prompt("a", old).with_key(old)).await.unwrap();
+            assert_eq!((reply.notice, reply.replayed), (None, true), "{old}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_history_is_reported_with_the_first_answer_after_it() {
+    let (folder, echo) = lost().await;
     let events = CapturedEvents::default();
     let guard = tracing::subscriber::set_default(events.clone());
     let layer = SessionLayer::new(SessionStore::new(folder.path()));
@@ -500,29 +547,68 @@ async fn an_agent_can_make_its_history_shorter_and_the_log_keeps_all() {
 }
 
 #[tokio::test]
-async fn the_services_of_a_layer_share_its_threads_and_pass_readiness_through() {
+async fn prompts_that_wait_for_a_busy_thread_hold_nothing_of_the_inner_service() {
     let (_folder, layer) = layer();
-    let service = ServiceBuilder::new().layer(layer.clone()).concurrency_limit(1).service_fn(
-        |run: SessionRun| async move {
+    let (running, finish) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (began, may_end) = (running.clone(), finish.clone());
+    let service = ServiceBuilder::new().concurrency_limit(2).service_fn(move |run: SessionRun| {
+        let (began, may_end) = (began.clone(), may_end.clone());
+        async move {
+            began.add_permits(1);
+            if &*run.thread == "busy" {
+                may_end.acquire().await.unwrap().forget();
+            }
             let text = run.request.messages.len().to_string();
             Ok::<_, Failure>(SessionTurn::from(Message::assistant(text)))
-        },
-    );
-    let mut one = service.clone();
-    let call = one.ready().await.unwrap().call(prompt("a", "hi"));
-    let mut two = layer.layer(service.into_inner());
-    let pending = futures_ready(&mut two).await;
-    assert!(pending, "the permit of the inner limit is taken by the call that is ready");
-    call.await.unwrap();
-    assert!(!futures_ready(&mut two).await);
-    assert_eq!(two.call(prompt("a", "hi")).await.unwrap().text(), "3");
-    assert_eq!(layer.store().snapshot().open, 1);
-    drop(one);
+        }
+    });
+    let service = layer.layer(service);
+    let ask = |thread: &'static str| {
+        let mut service = service.clone();
+        tokio::spawn(async move { service.ready().await.unwrap().call(prompt(thread, "hi")).await })
+    };
+    let text = async |answer: tokio::task::JoinHandle<Result<SessionReply, Failure>>| {
+        answer.await.unwrap().unwrap().text()
+    };
+    let first = ask("busy");
+    running.acquire().await.unwrap().forget();
+    let more = [ask("busy"), ask("busy")];
+    common::until(|| layer.store().snapshot().waiting == 2).await;
+    assert_eq!(text(ask("other")).await, "1", "one permit is taken, and one is free");
+    finish.add_permits(3);
+    assert_eq!(text(first).await, "1");
+    for (answer, expected) in more.into_iter().zip(["3", "5"]) {
+        assert_eq!(text(answer).await, expected);
+    }
 }
 
-/// Whether it is not ready.
-async fn futures_ready<S: Service<SessionPrompt>>(service: &mut S) -> bool {
-    std::future::poll_fn(|cx| std::task::Poll::Ready(service.poll_ready(cx).is_pending())).await
+/// Never ready, and never called.
+#[derive(Clone)]
+struct Closed;
+
+impl Service<SessionRun> for Closed {
+    type Response = SessionTurn;
+    type Error = Failure;
+    type Future = std::future::Ready<Result<SessionTurn, Failure>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Failure>> {
+        std::task::Poll::Ready(Err(Failure::new(Reason::Network, "closed")))
+    }
+
+    fn call(&mut self, _: SessionRun) -> Self::Future {
+        panic!("it is not ready");
+    }
+}
+
+#[tokio::test]
+async fn an_inner_service_that_is_never_ready_again_fails_the_prompt() {
+    let (_folder, layer) = layer();
+    let failure = layer.layer(Closed).oneshot(prompt("a", "hi")).await.unwrap_err();
+    assert_eq!(failure.message(), "closed");
+    assert_eq!(history(&layer, "a").await, [""; 0]);
 }
 
 #[test]

@@ -46,8 +46,12 @@ enum ContextWrite {
     NotStarted,
     /// So much of the temporary file.
     Temporary(f64),
-    /// The old one is the backup, the new one still has its temporary name.
+    /// The old one has the temporary name of a backup, too.
+    Linked,
+    /// The old one is the backup as well, one file with both names; the new one still has its temporary name.
     BackedUp,
+    /// The same where a file has one name only.
+    Moved,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -65,7 +69,9 @@ fn crash() -> impl Strategy<Value = Crash> {
     let context = prop_oneof![
         Just(ContextWrite::NotStarted),
         (0.0..1.0).prop_map(ContextWrite::Temporary),
+        Just(ContextWrite::Linked),
         Just(ContextWrite::BackedUp),
+        Just(ContextWrite::Moved),
     ];
     (part, context).prop_map(|(log, context)| match log {
         // The context is not touched before the log is written.
@@ -115,22 +121,41 @@ fn interrupted(before: &Files, after: &Files, crash: Crash, folder: &Path) -> Fi
     match crash.context {
         ContextWrite::NotStarted => {}
         ContextWrite::Temporary(share) => temporary(&context[..part(context.len(), share)]),
-        ContextWrite::BackedUp => {
+        ContextWrite::Linked | ContextWrite::BackedUp | ContextWrite::Moved => {
             temporary(context);
-            if let Some(old) = left.remove(NAMES[1]) {
+            let is_backed_up = !matches!(crash.context, ContextWrite::Linked);
+            if let Some(old) = left.get(NAMES[1]).cloned().filter(|_| is_backed_up) {
                 left.insert(NAMES[2], old);
+            }
+            if matches!(crash.context, ContextWrite::Moved) {
+                left.remove(NAMES[1]);
             }
         }
     }
     left
 }
 
-fn restore(folder: &Path, files: &Files) {
+/// Makes these the files of the folder; of equal contexts one file with both names, as a save leaves them.
+fn restore(folder: &Path, files: &Files, context: ContextWrite) {
+    let at = |name: &str| folder.join(name);
     for name in NAMES {
-        match files.get(name) {
-            Some(bytes) => fs::write(folder.join(name), bytes).unwrap(),
-            None => drop(fs::remove_file(folder.join(name))),
+        let _ = fs::remove_file(at(name));
+        if let Some(bytes) = files.get(name) {
+            fs::write(at(name), bytes).unwrap();
         }
+    }
+    if !at(NAMES[1]).exists() {
+        return;
+    }
+    match context {
+        ContextWrite::BackedUp => {
+            fs::remove_file(at(NAMES[2])).unwrap();
+            fs::hard_link(at(NAMES[1]), at(NAMES[2])).unwrap();
+        }
+        ContextWrite::Linked => {
+            fs::hard_link(at(NAMES[1]), at(".context.jsonl.bak.00.tmp")).unwrap();
+        }
+        _ => {}
     }
 }
 
@@ -238,6 +263,10 @@ impl World {
         assert_eq!(texts(&thread.history()), self.model.history);
         assert_eq!((thread.session(), thread.turn()), (self.model.session, self.model.turn));
         assert_ne!(thread.notice(), Some(LOST_HISTORY));
+        let names = fs::read_dir(self.root.path().join(THREAD)).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| name.ends_with(".tmp")).collect();
+        assert_eq!(left, [""; 0], "temporary files of saves before, and of those that were killed");
     }
 }
 
@@ -276,7 +305,7 @@ proptest! {
                 }
                 world.layer = SessionLayer::new(SessionStore::new("nowhere"));
                 let left = interrupted(&before, &after, crash, &folder);
-                restore(&folder, &left);
+                restore(&folder, &left, crash.context);
                 // A shortened history is in the context alone; of anything else the line in the log decides. A whole line is there
                 // even without its line feed.
                 let log = after[NAMES[0]].len() - left[NAMES[0]].len();
@@ -289,7 +318,6 @@ proptest! {
                 }
                 world.restart().await;
                 world.check().await;
-                assert!(!folder.join(".context.jsonl.00.tmp").exists());
             }
         });
     }

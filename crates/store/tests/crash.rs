@@ -7,7 +7,7 @@
 use std::{
     env, fs,
     fs::File,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Read},
     os::unix::{
         fs::{MetadataExt as _, PermissionsExt as _, chown},
         process::CommandExt as _,
@@ -46,7 +46,7 @@ fn records(log: &Path) -> (Log, Vec<u64>) {
 /// Says this to the test that has started this process.
 fn say(line: &str) {
     // The test harness writes before the first of our lines, without a line feed.
-    writeln!(std::io::stdout(), "\n{line}").unwrap();
+    println!("\n{line}");
 }
 
 /// The writer: a process of its own, which `writer` below starts.
@@ -176,9 +176,9 @@ fn killed_at_any_instant() {
         let mut child = writer(folder.path(), "");
         let mut output = output(&mut child);
         // However busy the machine is: it has come so far.
-        let begun = if damaged { "opens" } else { "log" };
+        let awaited = if damaged { "opens" } else { "log" };
         let mut line = String::new();
-        while !line.starts_with(begun) {
+        while !line.starts_with(awaited) {
             line.clear();
             assert_ne!(output.read_line(&mut line).unwrap(), 0, "the writer has ended");
         }

@@ -5,9 +5,11 @@ use std::{
     env,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use steadfast_chat::Message;
+use steadfast_core::time::wall;
 use steadfast_session::{SessionStore, SessionThread};
 
 /// What a child has to do, and where.
@@ -53,13 +55,12 @@ pub(crate) fn memory() -> PathBuf {
     if shm.is_dir() { shm.to_owned() } else { env::temp_dir() }
 }
 
-/// Waits until this is so, which other tasks bring about.
+/// Waits until this is so, which other tasks and threads bring about. Not by tokio's clock, which may be paused.
 pub(crate) async fn until(is_so: impl Fn() -> bool) {
-    for _ in 0..1_000_000 {
-        if is_so() {
-            return;
-        }
+    let began = wall();
+    while !is_so() {
+        let waited = wall().duration_since(began).unwrap_or_default();
+        assert!(waited < Duration::from_secs(60), "it never came to that");
         tokio::task::yield_now().await;
     }
-    panic!("it never came to that");
 }
