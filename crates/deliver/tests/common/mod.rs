@@ -189,3 +189,14 @@ pub async fn let_run() {
         tokio::task::yield_now().await;
     }
 }
+
+/// Waits until this is so, which other tasks or the disk bring about; in real time, for ten seconds.
+pub async fn until(is_so: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it never came to that");
+}
