@@ -7,7 +7,7 @@ use std::sync::{
 
 use steadfast::{
     CallContext, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head,
-    Message, Policies, Preset, Reason, Stack,
+    Message, Policies, Preset, Reason, Stack, Usage,
     compact::{CompactionLayer, Models, Notice, TargetFacts, Tier, TokenLimits},
     sim::{ErrorKind, FaultPlan, Model, PlanRule, SimProvider},
 };
@@ -22,12 +22,14 @@ const WINDOW: u64 = 14_000;
 struct Summariser {
     works: bool,
     hangs: Arc<AtomicBool>,
+    /// The tokens that it reports for each; 0 for no report.
+    usage: u64,
     asked: Arc<AtomicUsize>,
 }
 
 impl Summariser {
     fn new(works: bool) -> Self {
-        Self { works, hangs: Arc::default(), asked: Arc::default() }
+        Self { works, hangs: Arc::default(), usage: 0, asked: Arc::default() }
     }
 
     fn asked(&self) -> usize {
@@ -36,7 +38,7 @@ impl Summariser {
 
     /// A compaction that asks it.
     fn layer(&self) -> CompactionLayer {
-        let Self { works, hangs, asked } = self.clone();
+        let Self { works, hangs, usage, asked } = self.clone();
         let service = tower::service_fn(move |_: ChatRequest| {
             asked.fetch_add(1, Ordering::Relaxed);
             let hangs = hangs.load(Ordering::Relaxed);
@@ -45,7 +47,7 @@ impl Summariser {
                     std::future::pending::<()>().await;
                 }
                 match works {
-                    true => Ok(record()),
+                    true => Ok(record(usage)),
                     false => Err(Failure::new(Reason::Overloaded, "busy")),
                 }
             }
@@ -58,9 +60,15 @@ impl Summariser {
     }
 }
 
-fn record() -> ChatResponse {
+fn record(usage: u64) -> ChatResponse {
     let text = Delta::Text { index: 0, text: "The record of it all.".into() };
-    let events = tokio_stream::iter([Ok(Event::new([text, Delta::End]))]);
+    let reported = (usage > 0).then(|| {
+        let mut all = Usage::default();
+        (all.input, all.output) = (Some(usage - 1_000), Some(1_000));
+        Delta::Usage(all)
+    });
+    let deltas = [Some(text), reported, Some(Delta::End)].into_iter().flatten();
+    let events = tokio_stream::iter([Ok(Event::new(deltas))]);
     ChatResponse::new(Head::new(Dialect::Anthropic), Box::pin(events) as EventStream)
 }
 
@@ -338,49 +346,45 @@ async fn comis_tries_a_summariser_again_for_half_a_minute() {
     tokio::join!(probes, others);
 }
 
-/// Half a million in each hour and no more than five in a day; 0 is no cap.
+/// Half a million in an hour and five in a day; 0 is no cap.
 #[tokio::test(start_paused = true)]
 async fn comis_spends_five_million_a_day_on_summaries_and_zero_is_no_cap() {
     let mut policies = Preset::Comis.policies();
-    // Each is a good part of what an hour may cost.
-    let long = turns_for(&policies, 0.92).await * 10;
-    let ask = async |world: &World, name: String| {
-        let mut request = talk(long);
-        request.context = CallContext::recording().with_session(name);
+    let due = turns_for(&policies, 0.92).await * 5 / 2;
+    // Whether the turn of another conversation is summarised, which costs 490,000 by the provider's account.
+    let summarised = async |world: &World, summariser: &Summariser| {
+        let before = summariser.asked();
+        let mut request = talk(due);
+        let session = format!("s{}", world.counts()[0]);
+        request.context = CallContext::recording().with_session(session);
         world.send(request).await.answer();
+        summariser.asked() > before
     };
-    let summariser = Summariser::new(true);
-    let capped = world(&policies, summariser.layer(), fine());
-    let (mut hours, mut day) = (0, 0);
-    loop {
-        let mut made = 0;
-        loop {
-            let before = summariser.asked();
-            ask(&capped, format!("s{hours}-{made}")).await;
-            if summariser.asked() == before {
-                break;
-            }
-            made += 1;
-        }
-        if made == 0 {
-            break;
-        }
-        hours += 1;
-        let spent = capped.handles.compaction.snapshot().spent[0].clone();
-        assert!(spent.1 <= 500_000 && spent.2 <= 5_000_000, "{spent:?}");
-        day = spent.2;
+    let expensive = || {
+        let summariser = Summariser { usage: 490_000, ..Summariser::new(true) };
+        let layer = summariser.layer();
+        (summariser, layer)
+    };
+    let (summariser, layer) = expensive();
+    let capped = world(&policies, layer, fine());
+    // The eleventh hour begins with 100,000 left.
+    for hour in 1..=11 {
+        assert!(summarised(&capped, &summariser).await, "{hour}");
+        assert!(!summarised(&capped, &summariser).await, "{hour}: no more in the hour");
         tokio::time::advance(secs(3_700)).await;
     }
-    assert!((10..20).contains(&hours), "{day} in {hours} hours");
-    assert!(day > 4_700_000, "{day} in {hours} hours");
+    for hour in 12..=23 {
+        assert!(!summarised(&capped, &summariser).await, "{hour}: no more in the day");
+        tokio::time::advance(secs(3_700)).await;
+    }
+    tokio::time::advance(secs(3_700)).await;
+    assert!(summarised(&capped, &summariser).await, "the first hours are a day ago");
 
     (policies.spend.hour, policies.spend.day) = (0, 0);
-    let summariser = Summariser::new(true);
-    let free = world(&policies, summariser.layer(), fine());
-    for number in 0..5 {
-        let before = summariser.asked();
-        ask(&free, format!("s{number}")).await;
-        assert!(summariser.asked() > before, "{number}");
+    let (summariser, layer) = expensive();
+    let free = world(&policies, layer, fine());
+    for number in 1..=20 {
+        assert!(summarised(&free, &summariser).await, "{number}");
     }
 }
 
