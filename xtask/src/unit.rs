@@ -6,6 +6,9 @@ use crate::workspace;
 
 const UNIT: &str = "dist/steadfast.service";
 
+/// Lines without which it is no service that stays up; nothing of systemd's checks misses them.
+const REQUIRED: [&str; 2] = ["Restart=always", "StartLimitIntervalSec=0"];
+
 /// What the unit starts, which is not installed where this runs, and what stands in for it.
 const PROGRAM: (&str, &str) = ("ExecStart=/usr/bin/steadfast ", "ExecStart=/bin/true ");
 
@@ -23,6 +26,7 @@ pub(crate) fn run() -> Result<(), String> {
     if !text.contains(PROGRAM.0) {
         return Err(format!("{UNIT}: there is no `{}`", PROGRAM.0.trim_end()));
     }
+    required(&text)?;
     let copy = crate::target().join("unit/steadfast.service");
     workspace::write(&copy, &text.replace(PROGRAM.0, PROGRAM.1))?;
     let copy = copy.display().to_string();
@@ -43,6 +47,15 @@ pub(crate) fn run() -> Result<(), String> {
     }
     let exposed = rating.lines().filter(|line| line.starts_with('✗'));
     Err(format!("{UNIT} is not confined:\n{}", exposed.collect::<Vec<_>>().join("\n")))
+}
+
+/// Whether each line that has to be there is.
+fn required(text: &str) -> Result<(), String> {
+    let is_missing = |line: &&&str| !text.lines().any(|one| one.trim() == **line);
+    match REQUIRED.iter().find(is_missing) {
+        Some(line) => Err(format!("{UNIT}: there is no line `{line}`")),
+        None => Ok(()),
+    }
 }
 
 /// What systemd does not understand it ignores, with a line that has the unit's name, and is content.
@@ -94,6 +107,17 @@ fn analyze(args: &[&str]) -> Result<Output, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_that_does_not_restart_is_an_error() {
+        let unit = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\n";
+        required(unit).unwrap();
+        for line in REQUIRED {
+            let error = required(&unit.replace(line, &format!("# {line}"))).unwrap_err();
+            assert!(error.contains(line), "{error}");
+        }
+        required(&unit.replace("always", "on-failure")).unwrap_err();
+    }
 
     #[test]
     fn what_systemd_ignores_is_an_error() {

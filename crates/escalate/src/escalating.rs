@@ -128,6 +128,10 @@ impl<S: Service<ChatRequest>> Escalating<S> {
     /// Waits for a decision.
     fn hold(&mut self, failure: Failure, now: Instant) {
         let Some(request) = &self.request else { return };
+        if let Some(spend) = &request.context.spend {
+            // Nobody else is to want for it meanwhile: an attempt after a decision reserves what it needs.
+            spend.end(now);
+        }
         self.rounds += 1;
         let settings = &self.source.settings;
         let held = Description {

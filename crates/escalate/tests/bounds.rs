@@ -5,7 +5,9 @@ mod support;
 
 use std::{error::Error, sync::atomic::Ordering, time::Duration};
 
-use steadfast_core::{Deadline, Failure, Priority, Reason};
+use steadfast_core::{
+    CallSpend, Deadline, Failure, Priority, Reason, Spend, SpendAccount, SpendCaps, SpendLedger,
+};
 use steadfast_escalate::{DecideError, EscalationDecision, EscalationEvent};
 use steadfast_timeout::DeadlineLayer;
 use support::*;
@@ -66,6 +68,44 @@ async fn inside_a_deadline_the_caller_gets_the_failure_and_not_that_of_the_deadl
     let failure = stack.oneshot(hello()).await.unwrap_err();
     assert_eq!((failure.reason(), failure.time_limit()), (Reason::Exhausted, None));
     assert_eq!(start.elapsed().as_secs(), 19);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_keeps_nothing_of_what_its_tenant_may_spend() {
+    let (acme, caps) = (SpendAccount::Tenant("acme".into()), SpendCaps::of_tokens(100, 0));
+    let tokens = |tokens| Spend::new(tokens, 0);
+    let model = Model::new(move |call, request| {
+        let attempt = request.context.spend.as_ref().unwrap().attempt(tokens(80), Instant::now());
+        match (call, attempt) {
+            (0, attempt) => {
+                attempt.unwrap().charge(Spend::ZERO, Instant::now());
+                Err(exhausted())
+            }
+            (_, Ok(attempt)) => {
+                attempt.charge(tokens(30), Instant::now());
+                Ok("an answer")
+            }
+            (_, Err(_)) => Err(Failure::refused(Reason::SpendCap, "nothing is left")),
+        }
+    });
+    for (others, answered) in [(0, true), (60, false)] {
+        let (layer, ledger) = (on(), SpendLedger::default());
+        model.requests.lock().clear();
+        let mut request = hello();
+        let own = [(acme.clone(), caps)];
+        let spend = CallSpend::reserve(&ledger, own, tokens(60), Instant::now());
+        request.context.spend = spend.ok();
+        assert!(request.context.spend.is_some());
+        let call = model.call(&layer, request).await;
+        assert_eq!(ledger.totals(&acme, Instant::now()).held, Spend::ZERO, "while it is held");
+        ledger.charge(&acme, tokens(others), Instant::now());
+        layer.handle().decide(only(&layer.handle()).id, EscalationDecision::TryAgain).unwrap();
+        let refused = call.await.unwrap().err().map(|failure| failure.reason());
+        assert_eq!(refused, (!answered).then_some(Reason::SpendCap));
+        let totals = ledger.totals(&acme, Instant::now());
+        let spent = if answered { tokens(30) } else { tokens(others) };
+        assert_eq!((totals.hour, totals.held), (spent, Spend::ZERO));
+    }
 }
 
 #[tokio::test(start_paused = true)]

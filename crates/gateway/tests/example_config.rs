@@ -51,8 +51,10 @@ fn keys(table: &toml::Table, under: &str, found: &mut Vec<String>) {
 /// Maps, whose keys the operator chooses, count as values here.
 fn has_own_keys(key: &str) -> bool {
     let maps = ["providers.models", "providers.downgrades", "providers.headers"];
+    let spend = ["spend_limit.tenants", "spend_limit.keys", "spend_limit.prices"];
     let of_a_route = key.starts_with("routes.") && key.matches('.').count() > 1;
     !maps.contains(&key)
+        && !spend.contains(&key)
         && !of_a_route
         && !["aliases", "recovery.reasons", "compaction.summariser"].contains(&key)
 }
