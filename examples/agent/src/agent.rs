@@ -25,18 +25,21 @@ use crate::{
     announce::{Announcing, Parent},
     helpers::Helpers,
     screen::Screen,
-    tools::{self, ToolService, declarations},
+    tools::{self, declarations},
     turns::{Limits, Run, TurnLoop},
 };
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where its state is in the folder that it works in: conversations, letters, the registry, the log.
+pub(crate) const STATE: &str = ".agent";
 
 const INSTRUCTIONS: &str = "You are a careful assistant who works in one folder, with tools. Do what is asked, check that it worked, \
                             then say in a sentence or two what you did.";
 
 /// What an agent is made of.
 pub(crate) struct Settings {
-    /// Where it works. Its state is in `.agent` there.
+    /// Where it works. Its state is in [`STATE`] there.
     pub(crate) folder: PathBuf,
     /// The conversation.
     pub(crate) thread: String,
@@ -88,7 +91,7 @@ impl Agent {
     ) -> Result<Self, BoxError> {
         let Settings { folder, thread, limits, room } = settings;
         let folder = folder.canonicalize()?;
-        let state = folder.join(".agent");
+        let state = folder.join(STATE);
 
         let parent = Parent::default();
         let (letters, health) = (state.join("announcements"), &handles.health);
@@ -107,17 +110,17 @@ impl Agent {
 
         let shown = screen.clone();
         let steps = OnStepLayer::new(move |step| shown.step(step));
-        let tools = tools::service(&folder, &handles.guard, steps)?;
-        let turns = TurnLoop { llm, tools, limits, screen };
+        let tools = |helpers| tools::service(&folder, &handles.guard, steps.clone(), helpers);
+        let turns = TurnLoop { llm, tools: tools(None)?, limits, screen: screen.clone() };
         let helpers = Helpers::new(turns.clone(), runs.clone(), announcing.clone());
-        let turns = TurnLoop { tools: with_helpers(turns.tools, helpers.clone()), ..turns };
+        let turns = TurnLoop { tools: tools(Some(helpers.clone()))?, ..turns };
 
         let sessions = SessionStore::new(state.join("sessions"));
         let history = SessionLayer::new(sessions.clone()).with_prompt(instructions(&folder));
         let waiting = Waiting::default();
         let actors = Actors::new(
             service_fn(move |prompt| answer(history.clone(), turns.clone(), prompt)),
-            sink(waiting.clone()),
+            sink(waiting.clone(), screen),
         );
         let thread = ThreadKey::new(thread);
         announces_by(&parent, &actors, &thread, &waiting);
@@ -140,7 +143,8 @@ impl Agent {
         ask(&self.actors, &self.thread, &self.waiting, message).await
     }
 
-    /// Says something while it works: it is heard before the next turn.
+    /// Says something while it works: it is heard before the next turn. What comes too late for that is a prompt of its own, and what comes
+    /// of that is on the screen.
     pub(crate) fn steer(&self, text: &str) {
         let message = UserMessage { text: text.to_owned(), key: None };
         if let Err(error) = self.actors.steer(self.thread.clone(), message) {
@@ -157,9 +161,9 @@ impl Agent {
         aborted.is_some()
     }
 
-    /// Helpers in the background, and announcements that nobody has yet.
-    pub(crate) fn open_ends(&self) -> (usize, usize) {
-        (self.helpers.in_the_background(), self.announcing.waiting())
+    /// How many helpers work in the background.
+    pub(crate) fn in_the_background(&self) -> usize {
+        self.helpers.in_the_background()
     }
 
     /// Waits for its helpers.
@@ -167,8 +171,9 @@ impl Agent {
         self.helpers.done().await;
     }
 
-    /// Ends in good order: what runs has `limit` to end, everything that has to be is on the disk, and the folder is free.
-    pub(crate) async fn stop(self, limit: Duration) {
+    /// Ends in good order: what runs has `limit` to end, everything that has to be is on the disk, and the folder is free. How many
+    /// announcements are left for the next start.
+    pub(crate) async fn stop(self, limit: Duration) -> usize {
         // Whoever announces something now goes another way, and no circle is left.
         self.parent.set(None);
         self.actors.shutdown(limit).await;
@@ -180,25 +185,13 @@ impl Agent {
             tracing::error!(target: "agent", ?thread, %error, "a conversation could not be saved");
         }
         self.sessions.close_idle().await;
+        self.announcing.waiting()
     }
 }
 
 /// What the model reads first: ours, then the user's own rules, as they are now.
 fn instructions(folder: &Path) -> PromptParts {
     PromptParts::new().text(INSTRUCTIONS).file("Rules of this folder", folder.join("AGENTS.md"))
-}
-
-/// A helper has time limits of its own, so it is not run under the one for tools.
-fn with_helpers(tools: ToolService, helpers: Helpers) -> ToolService {
-    ToolService::new(service_fn(move |request: steadfast::ToolRequest| {
-        let (tools, helpers) = (tools.clone(), helpers.clone());
-        async move {
-            match request.call.name.as_str() {
-                "delegate" => Ok(helpers.call(request).await),
-                _ => tools.oneshot(request).await,
-            }
-        }
-    }))
 }
 
 /// One prompt: the history around the loop.
@@ -210,23 +203,25 @@ async fn answer(
     let Prompt { input, thread, steering, context, .. } = prompt;
     let request =
         ChatRequest::user(input.text).with_tools(declarations(false)).with_context(context);
+    let name = input.key.clone().unwrap_or_default();
     let mut prompt = SessionPrompt::new(thread.thread(), request);
     prompt.key = input.key.map(Into::into);
     let steering = Arc::new(steering);
     let agent = service_fn(move |run: SessionRun| {
-        let (turns, steering) = (turns.clone(), steering.clone());
+        let (turns, steering, name) = (turns.clone(), steering.clone(), name.clone());
         async move {
             let heard = || steering.try_next().map(|message| message.text);
             let SessionRun { request, turns: kept, .. } = run;
-            turns.run(Run { request, turns: Some(kept), heard: &heard }).await
+            turns.run(Run { name, request, turns: Some(kept), heard: &heard }).await
         }
     });
     history.layer(agent).oneshot(prompt).await
 }
 
-/// Gives what comes of a prompt to whoever waits for it.
+/// Gives what comes of a prompt to whoever waits for it. For one that was heard too late, nobody does.
 fn sink(
     waiting: Waiting,
+    screen: Screen,
 ) -> impl Fn(ThreadPost<SessionReply>) -> std::future::Ready<Result<(), Failure>> + Send + Sync + 'static
 {
     move |post| {
@@ -235,8 +230,14 @@ fn sink(
             PostBody::Failed(failure) => Outcome::Failed(failure.to_string()),
             _ => Outcome::Aborted,
         };
-        if let Some(waits) = waiting.lock().remove(&post.prompt) {
-            let _ = waits.send(outcome);
+        let waits = waiting.lock().remove(&post.prompt);
+        match (waits, outcome) {
+            (Some(waits), outcome) => {
+                let _ = waits.send(outcome);
+            }
+            (None, Outcome::Failed(text)) => screen.line(text),
+            // Its text was shown as it came.
+            (None, _) => screen.line(""),
         }
         std::future::ready(Ok(()))
     }

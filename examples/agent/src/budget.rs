@@ -1,12 +1,13 @@
 //! A token budget: how much work a prompt is worth.
 
-/// How many output tokens a run is to use. A model that is done before 90 % of it is asked to go on, unless that brings nothing any more.
+/// How many output tokens a run is to use. A model that is done before 90 % of it is asked to go on, until that brings little three times
+/// in a row. What it did before it was first asked is no such time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBudget {
     total: u64,
     used: u64,
-    /// What was used when the model was asked to go on the last time.
-    asked_at: u64,
+    /// What was used when the model was asked to go on the last time, if it was.
+    asked_at: Option<u64>,
     /// How often in a row that brought little.
     little: u32,
 }
@@ -18,7 +19,7 @@ const ENOUGH: u32 = 3;
 impl TokenBudget {
     /// Of `total` output tokens.
     pub(crate) const fn new(total: u64) -> Self {
-        Self { total, used: 0, asked_at: 0, little: 0 }
+        Self { total, used: 0, asked_at: None, little: 0 }
     }
 
     /// An answer has used `tokens`.
@@ -34,7 +35,7 @@ impl TokenBudget {
 
     /// The model is asked to go on: what it reads.
     pub(crate) fn ask(&mut self) -> String {
-        (self.little, self.asked_at) = (self.after_this(), self.used);
+        (self.little, self.asked_at) = (self.after_this(), Some(self.used));
         let percent = u128::from(self.used) * 100 / u128::from(self.total.max(1));
         format!(
             "You have used {percent} % of the effort that this task is worth ({} of {} tokens). Go on with the work itself: what is \
@@ -43,11 +44,11 @@ impl TokenBudget {
         )
     }
 
-    /// How often in a row it has brought little, this turn included.
+    /// How often in a row it has brought little, the last time included.
     const fn after_this(&self) -> u32 {
-        match self.used - self.asked_at < LITTLE {
-            true => self.little + 1,
-            false => 0,
+        match self.asked_at {
+            Some(asked_at) if self.used - asked_at < LITTLE => self.little + 1,
+            _ => 0,
         }
     }
 }
@@ -78,10 +79,10 @@ mod tests {
             (10_000, &[9_000][..], 0),
             (10_000, &[8_999, 1], 1),
             (10_000, &[5_000, 3_000, 2_000], 2),
-            // Three times in a row little: it is asked twice more.
-            (10_000, &[499, 499, 499, 499], 2),
+            // Going on has brought little three times in a row.
+            (10_000, &[499, 499, 499, 499, 499], 3),
             (10_000, &[500, 499, 499, 499, 499], 3),
-            (10_000, &[499, 499, 500, 499, 499, 499], 5),
+            (10_000, &[500, 499, 499, 500, 499, 499, 499, 499], 6),
             (0, &[0], 0),
             (u64::MAX, &[u64::MAX, 1], 0),
         ] {

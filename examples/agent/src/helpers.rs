@@ -157,8 +157,9 @@ async fn help(
     let promised = run.input.promised.take().map(|promised| promised.send(()));
     let context = run.context.clone().with_agent(HELPER).with_task(run.id().as_str());
     let messages = vec![Message::system(INSTRUCTIONS), Message::user(run.input.text.as_str())];
+    let name = run.id().to_string();
     let request = ChatRequest::new(messages).with_tools(declarations(true)).with_context(context);
-    let done = turns.run(Run { request, turns: None, heard: &|| None }).await?;
+    let done = turns.run(Run { name, request, turns: None, heard: &|| None }).await?;
     let text = done.messages.last().map(Message::text).unwrap_or_default();
     if promised.is_some() {
         let session = run.destination().unwrap_or_default();

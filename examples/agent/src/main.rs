@@ -13,7 +13,7 @@
 //!   fail. It ends with an error if anything else happens than it prints.
 //! * `cargo run -p example-agent -- --chat` is for you: with `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `GEMINI_API_KEY` a real model
 //!   works in the current folder; without any a simulated one. Ctrl-C drops what it works on; what you type meanwhile is heard before
-//!   its next turn; an empty line ends it.
+//!   its next turn; an empty line ends it when it is done.
 //! * `cargo run -p example-agent -- --script FILE` runs the prompts in a file, one a line. Killed at any moment and run again, it goes
 //!   on where it was.
 //! * `cargo run -p example-agent -- "a prompt"` runs one.
@@ -22,6 +22,8 @@ mod agent;
 mod announce;
 mod budget;
 mod helpers;
+#[cfg(test)]
+mod loop_tests;
 mod models;
 mod scenario;
 mod screen;
@@ -46,7 +48,7 @@ use tokio::sync::mpsc;
 use tracing_subscriber::{EnvFilter, fmt as log_to};
 
 use crate::{
-    agent::{Agent, Outcome, Settings},
+    agent::{Agent, Outcome, STATE, Settings},
     models::Simulated,
     screen::Screen,
     turns::Limits,
@@ -99,7 +101,7 @@ async fn main() -> Result<(), BoxError> {
         return scenario::run().await;
     }
     fs::create_dir_all(&options.folder)?;
-    log_into(&options.folder.join(".agent"))?;
+    log_into(&options.folder.join(STATE))?;
     let screen = Screen::new();
     let simulated;
     let models = match models::real(&screen)? {
@@ -114,17 +116,16 @@ async fn main() -> Result<(), BoxError> {
     let ended = match (&options.prompt, &options.script) {
         (Some(prompt), _) => one(&agent, &screen, prompt, None).await,
         (None, Some(script)) => run_script(&agent, &screen, script).await,
-        (None, None) => chat(&agent, &screen).await,
+        (None, None) => chat(&agent, &screen, typed()).await,
     };
-    let (helpers, letters) = agent.open_ends();
-    if helpers > 0 {
+    if agent.in_the_background() > 0 {
         screen.aside("waiting for helpers; Ctrl-C leaves them");
         tokio::select! {
             () = agent.helpers_done() => {}
             _ = tokio::signal::ctrl_c() => {}
         }
     }
-    agent.stop(END).await;
+    let letters = agent.stop(END).await;
     if letters > 0 {
         screen.aside(format_args!(
             "{letters} announcements wait, and are delivered with the next start"
@@ -222,9 +223,13 @@ async fn run_script(agent: &Agent, screen: &Screen, script: &Path) -> Result<(),
 }
 
 /// Lines of the terminal are prompts; those that come while it works are heard before its next turn.
-async fn chat(agent: &Agent, screen: &Screen) -> Result<(), BoxError> {
-    let mut lines = typed();
-    screen.line("Say something. Ctrl-C drops what it works on, an empty line ends.");
+async fn chat(
+    agent: &Agent,
+    screen: &Screen,
+    mut lines: mpsc::Receiver<String>,
+) -> Result<(), BoxError> {
+    screen
+        .line("Say something. Ctrl-C drops what it works on, an empty line ends when it is done.");
     loop {
         let line = tokio::select! {
             line = lines.recv() => line,
@@ -239,7 +244,7 @@ async fn chat(agent: &Agent, screen: &Screen) -> Result<(), BoxError> {
                     outcome?;
                     break;
                 }
-                Some(line) = lines.recv() => agent.steer(&line),
+                Some(line) = lines.recv() => if !line.trim().is_empty() { agent.steer(&line) },
             }
         }
     }

@@ -5,6 +5,7 @@ use std::{env, error::Error};
 use steadfast::{
     ChatService, Dialect, Handles, Stack,
     client::{Credential, LlmClient, Provider, Providers},
+    compact::{CompactionLayer, CompactionPolicy},
     failover::{Chain, TargetSpec},
     sim::{FaultPlan, SimProvider, SimServer},
 };
@@ -116,8 +117,15 @@ fn stack(
     };
     let targets: Vec<_> = providers.iter().map(target).collect();
     let providers = Providers::new(providers.into_iter().map(|(provider, _)| provider))?;
-    let screen = screen.clone();
-    let stack = Stack::new(Chain::new(targets)?).on_step(move |step| screen.step(step));
+    let shown = screen.clone();
+    let stack = around(Chain::new(targets)?)?.on_step(move |step| shown.step(step));
     let handles = stack.handles();
     Ok((stack.connect(LlmClient::new(providers))?, handles))
+}
+
+/// The stack of the agent: a conversation that does not fit is compacted once. What has not helped is not done again.
+pub(crate) fn around(chain: Chain) -> Result<Stack, BoxError> {
+    let mut compaction = CompactionPolicy::default();
+    compaction.overflows = 1;
+    Ok(Stack::new(chain).with_compaction(CompactionLayer::rules_only().with_policy(compaction)?))
 }

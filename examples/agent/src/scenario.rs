@@ -23,7 +23,7 @@ use steadfast::{
 use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
-    agent::{Agent, Outcome, Settings},
+    agent::{Agent, Outcome, STATE, Settings},
     log_into,
     models::Simulated,
     screen::Screen,
@@ -130,7 +130,7 @@ async fn a_token_budget(world: &World) -> Result<(), BoxError> {
     let agent = world.agent(|settings| settings.limits.token_budget = Some(100_000)).await?;
     world.say(&agent, "What can you do?").await?;
     agent.stop(Duration::from_secs(5)).await;
-    check(world.transitions("token_budget_continued")? == 2, "asked twice more, as little came")
+    check(world.transitions("token_budget_continued")? == 3, "asked three times, as little came")
 }
 
 /// Simulated providers, a chat room and a folder.
@@ -155,7 +155,7 @@ impl World {
     async fn start() -> Result<Self, BoxError> {
         let models = Simulated::start().await?;
         let folder = Folder::for_port(models.anthropic.addr().port())?;
-        log_into(&folder.0.join(".agent"))?;
+        log_into(&folder.0.join(STATE))?;
         let room = Arc::new(Mutex::new(Room::default()));
         let taking = room.clone();
         let take = move |headers: HeaderMap, text: String| async move {
@@ -216,7 +216,7 @@ impl World {
 
     /// How often the log has a transition.
     fn transitions(&self, name: &str) -> Result<usize, BoxError> {
-        let log = fs::read_to_string(self.folder.0.join(".agent/agent.log"))?;
+        let log = fs::read_to_string(self.folder.0.join(STATE).join("agent.log"))?;
         Ok(log.matches(&format!("transition=\"{name}\"")).count())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Display,
-    io::{IsTerminal as _, Write as _, stdout},
+    io::{IsTerminal as _, Write, stdout},
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +16,7 @@ use tokio::{task::JoinHandle, time::Instant};
 pub(crate) struct Screen(Arc<Mutex<State>>);
 
 struct State {
+    out: Box<dyn Write + Send>,
     /// Whether there is somebody who sees a spinner.
     is_terminal: bool,
     /// The last thing written did not end its line.
@@ -29,15 +30,20 @@ const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "�
 impl Screen {
     /// Standard output.
     pub(crate) fn new() -> Self {
-        let is_terminal = stdout().is_terminal();
-        Self(Arc::new(Mutex::new(State { is_terminal, mid_line: false, spins: false })))
+        Self::on(stdout(), stdout().is_terminal())
+    }
+
+    /// Something else.
+    pub(crate) fn on(out: impl Write + Send + 'static, is_terminal: bool) -> Self {
+        let out = Box::new(out);
+        Self(Arc::new(Mutex::new(State { out, is_terminal, mid_line: false, spins: false })))
     }
 
     /// A piece of the model's text.
     pub(crate) fn text(&self, piece: &str) {
         let mut state = self.0.lock();
         state.wipe();
-        put(piece);
+        state.put(piece);
         state.mid_line = !piece.ends_with('\n');
     }
 
@@ -46,7 +52,7 @@ impl Screen {
         let mut state = self.0.lock();
         state.wipe();
         let newline = if std::mem::take(&mut state.mid_line) { "\n" } else { "" };
-        put(&format!("{newline}{line}\n"));
+        state.put(&format!("{newline}{line}\n"));
     }
 
     /// A line about the work: less bright than the answer.
@@ -85,7 +91,7 @@ impl Screen {
     fn spin(&self, frame: &str, what: &str, time: Duration) {
         let mut state = self.0.lock();
         if !state.mid_line {
-            put(&format!("\r\x1b[2K{frame} {what} {} s", time.as_secs()));
+            state.put(&format!("\r\x1b[2K{frame} {what} {} s", time.as_secs()));
             state.spins = true;
         }
     }
@@ -94,15 +100,14 @@ impl Screen {
 impl State {
     fn wipe(&mut self) {
         if std::mem::take(&mut self.spins) {
-            put("\r\x1b[2K");
+            self.put("\r\x1b[2K");
         }
     }
-}
 
-/// Who reads may have gone; the agent works on.
-fn put(text: &str) {
-    let mut out = stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    /// Who reads may have gone; the agent works on.
+    fn put(&mut self, text: &str) {
+        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+    }
 }
 
 /// Spins until it is dropped.

@@ -17,7 +17,9 @@ use steadfast::{
         ToolBreakerLayer, ToolErrorLayer, ToolPolicyLayer, ToolTimeoutLayer,
     },
 };
-use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower::{Layer as _, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
+
+use crate::{agent::STATE, helpers::Helpers};
 
 /// Tools as a service.
 pub(crate) type ToolService = BoxCloneSyncService<ToolRequest, ToolResult, Failure>;
@@ -28,11 +30,13 @@ pub(crate) const HELPER: &str = "helper";
 /// The largest file that is read or written: what a model can take in.
 const MAX_FILE: u64 = 256 << 10;
 
-/// Every tool in `folder`, behind every layer for tools: a call always has a result that the model can work with.
+/// Every tool in `folder`, behind every layer for tools: a call always has a result that the model can work with. A helper has time limits
+/// of its own, so `delegate` is outside of the one for tools alone.
 pub(crate) fn service(
     folder: &Path,
     guard: &SafetyGuardHandle,
     steps: OnStepLayer,
+    helpers: Option<Helpers>,
 ) -> Result<ToolService, PolicyError> {
     let commands = CommandPolicy { dir: Some(folder.to_owned()), ..CommandPolicy::default() };
     let shell = ShellTool::new(CommandRunner::new(commands)?);
@@ -46,21 +50,32 @@ pub(crate) fn service(
             }
         }
     });
+    let limited = ToolTimeoutLayer::default().layer(tools);
+    let tools = service_fn(move |request: ToolRequest| {
+        let (limited, helpers) = (limited.clone(), helpers.clone());
+        async move {
+            match helpers.filter(|_| request.call.name == "delegate") {
+                Some(helpers) => Ok(helpers.call(request).await),
+                None => limited.oneshot(request).await,
+            }
+        }
+    });
     let tools = ServiceBuilder::new()
         .layer(steps)
         .layer(guard.tool_layer())
         .layer(ToolPolicyLayer::new(access(folder))?)
         .layer(ToolBreakerLayer::default())
         .layer(ToolErrorLayer::default())
-        .layer(ToolTimeoutLayer::default())
         .service(tools);
     Ok(BoxCloneSyncService::new(tools))
 }
 
-/// Files outside of the folder are nobody's business, and helpers change none.
+/// Files outside of the folder, and the agent's own state, are nobody's business; and helpers change none. Commands are not read: they can
+/// do all that this process can.
 fn access(folder: &Path) -> AccessPolicy {
     let own = AccessProfile {
         roots: Some(vec![folder.to_owned()]),
+        refused_paths: vec![folder.join(STATE)],
         max_file_bytes: Some(MAX_FILE),
         ..AccessProfile::default()
     };

@@ -1,7 +1,12 @@
 //! Why one turn follows another, and why the last one was the last.
 //!
-//! A turn is a call of a model. Some are made by the loop, others by the layers inside it: an answer that is asked for again with more
-//! room, or continued, or a conversation that is made shorter and sent again. All of them are in the log, each with one transition.
+//! A turn is a question to a model. Some are made by the loop, others by the layers inside it: an answer that is asked for again with
+//! more room, or continued, or a conversation that is made shorter and sent again. All of them are in the log, each with one transition.
+//! A question that is only repeated (a retry, another provider, a broken stream that is resumed) is no turn.
+//!
+//! What made a turn does not make the next one. By design these do: a model's work (`next_turn`), continuations of one answer, of which
+//! its layer makes at most three, and those of a token budget until they bring little. A conversation that has been made shorter for one
+//! provider may have to be for the next one, too.
 
 use std::fmt;
 
@@ -16,9 +21,9 @@ pub(crate) enum Transition {
     OutputEscalated,
     /// Nor that one: the model goes on where it was cut.
     OutputContinued,
-    /// The conversation did not fit the model; large results are taken out of it.
+    /// The conversation did not fit the model, or an image of it was refused; large results or media are taken out of it.
     CompactionDrained,
-    /// Nor that: older messages are summarised or left out.
+    /// The conversation did not fit the model; older messages are summarised or left out.
     ReactiveCompaction,
     /// The model was done; the check that it has to pass says otherwise.
     StopHookBlocked,
@@ -46,6 +51,27 @@ pub(crate) enum Transition {
 }
 
 impl Transition {
+    /// All of them.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 16] = [
+        Self::NextTurn,
+        Self::OutputEscalated,
+        Self::OutputContinued,
+        Self::CompactionDrained,
+        Self::ReactiveCompaction,
+        Self::StopHookBlocked,
+        Self::TokenBudgetContinued,
+        Self::Completed,
+        Self::PromptTooLong,
+        Self::ImageError,
+        Self::ModelError,
+        Self::LimitBlocked,
+        Self::StreamingAborted,
+        Self::ToolsAborted,
+        Self::StopHookPrevented,
+        Self::MostTurns,
+    ];
+
     /// The name in the log.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -79,20 +105,6 @@ impl Transition {
                 | Self::ReactiveCompaction
                 | Self::StopHookBlocked
                 | Self::TokenBudgetContinued
-        )
-    }
-
-    /// Whether a turn that was made by it may not make the next one by it: it did not help.
-    ///
-    /// Work that goes on is no recovery, and what has a count of its own is bounded by that: continuations by their layer, those of a
-    /// token budget by what they bring.
-    const fn helps_once(self) -> bool {
-        matches!(
-            self,
-            Self::OutputEscalated
-                | Self::CompactionDrained
-                | Self::ReactiveCompaction
-                | Self::StopHookBlocked
         )
     }
 }
@@ -156,10 +168,9 @@ impl Turns {
         self.ended
     }
 
-    /// Ends a turn that a layer made: what the steps of a call say, one after the other.
-    pub(crate) fn inside(&mut self, transition: Transition) -> Option<Transition> {
-        let repeats = transition.helps_once() && self.made_by == Some(transition);
-        (!repeats).then(|| self.end_by(transition))
+    /// A layer has ended a turn: what the steps of a call say, one after the other.
+    pub(crate) fn inside(&mut self, transition: Transition) {
+        self.end_by(transition);
     }
 
     /// Ends a turn of the loop.
@@ -227,6 +238,10 @@ pub(crate) fn made_inside(steps: &[Step]) -> Vec<Transition> {
                     false => Transition::ReactiveCompaction,
                 }
             }
+            ("compact", "repaired") => match step.detail.as_deref() {
+                Some("lighten" | "omit_media") => Transition::CompactionDrained,
+                _ => continue,
+            },
             _ => continue,
         };
         made.push(transition);
@@ -299,6 +314,8 @@ mod tests {
             step("compact", "compacted", "tier=strip effect=effective"),
             step("compact", "overflow", ""),
             step("compact", "compacted", "tier=fallback effect=tight"),
+            step("compact", "repaired", "repair"),
+            step("compact", "repaired", "omit_media"),
             step("recover", "escalated", ""),
             step("recover", "continued", ""),
             step("recover", "continued", ""),
@@ -308,21 +325,19 @@ mod tests {
         let wanted = [
             T::CompactionDrained,
             T::ReactiveCompaction,
+            T::CompactionDrained,
             T::OutputEscalated,
             T::OutputContinued,
             T::OutputContinued,
         ];
         assert_eq!(made, wanted);
         let mut turns = Turns::new(99);
-        let kept: Vec<_> = made.into_iter().filter_map(|made| turns.inside(made)).collect();
-        assert_eq!((kept.len(), turns.ended()), (5, 5));
-        assert_eq!(turns.inside(T::OutputContinued), Some(T::OutputContinued));
-        assert_eq!(turns.inside(T::ReactiveCompaction), Some(T::ReactiveCompaction));
-        assert_eq!(turns.inside(T::ReactiveCompaction), None);
+        made.into_iter().for_each(|made| turns.inside(made));
+        assert_eq!(turns.ended(), 6);
     }
 
     proptest! {
-        /// Whatever happens, a run ends, and no recovery makes two turns in a row.
+        /// Whatever happens, a run ends, and a check does not make two turns in a row.
         #[test]
         fn a_run_ends(ends in prop::collection::vec(0..6_u8, 0..200), most in 1..50_u32) {
             let mut turns = Turns::new(most);
@@ -335,12 +350,12 @@ mod tests {
                     2 => turns.end(TurnEnd::Done { check: Check::Passed, wants_more: true }),
                     3 => turns.end(TurnEnd::Done { check: Check::Broken, wants_more: false }),
                     4 => turns.end(DONE),
-                    _ => match turns.inside(Transition::ReactiveCompaction) {
-                        Some(next) => next,
-                        None => continue,
-                    },
+                    _ => {
+                        turns.inside(Transition::ReactiveCompaction);
+                        Transition::ReactiveCompaction
+                    }
                 };
-                prop_assert!(!(next.helps_once() && before == Some(next)));
+                prop_assert!(next != Transition::StopHookBlocked || before != Some(next));
                 before = Some(next);
                 made += u32::from(end < 5);
                 if !next.goes_on() {

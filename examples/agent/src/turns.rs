@@ -2,9 +2,10 @@
 
 use futures_util::StreamExt;
 use steadfast::{
-    Call, ChatRequest, ChatService, Completion, Delta, Failure, Message, Part, RecoveryLog, Role,
-    ToolCall, ToolRequest,
+    Call, ChatRequest, ChatService, Completion, Deadline, Delta, Failure, Message, Part, Reason,
+    RecoveryLog, Role, ToolCall, ToolRequest, ToolResult,
     session::{SessionTurn, TurnSink},
+    supervise::TOOL_TIMEOUT,
     tool::{CommandEnd, CommandRunner, Script},
 };
 use tower::ServiceExt;
@@ -38,6 +39,8 @@ pub(crate) struct TurnLoop {
 
 /// The run of one prompt.
 pub(crate) struct Run<'a> {
+    /// Its name in the log; empty for none.
+    pub(crate) name: String,
     /// The history and the prompt, with the tools that the model may call.
     pub(crate) request: ChatRequest,
     /// Where turns are kept that end before the last; without it nothing is kept.
@@ -51,7 +54,7 @@ impl TurnLoop {
     ///
     /// Dropped at any moment, what was kept stays, and the log says during what it was dropped.
     pub(crate) async fn run(&self, run: Run<'_>) -> Result<SessionTurn, Failure> {
-        let mut log = TurnLog::new(&run.request, self.limits.most_turns, self.screen.clone());
+        let mut log = TurnLog::new(&run, self.limits.most_turns, self.screen.clone());
         let ended = self.turns(run, &mut log).await;
         if let Err(failure) = &ended {
             log.fails(failure);
@@ -60,17 +63,20 @@ impl TurnLoop {
     }
 
     async fn turns(&self, run: Run<'_>, log: &mut TurnLog) -> Result<SessionTurn, Failure> {
-        let Run { mut request, turns: kept, heard } = run;
+        let Run { mut request, turns: kept, heard, .. } = run;
         let mut budget = self.limits.token_budget.map(TokenBudget::new);
+        let mut tool_timed_out = false;
         // What the user's side adds before the next answer.
         let mut pending: Vec<Message> = Vec::new();
         loop {
             pending.extend(std::iter::from_fn(heard).map(Message::user));
             log.has_image = request.messages.iter().any(has_image);
-            let steps = RecoveryLog::enabled();
-            let answer = self.answer(&request, &pending, steps.clone()).await;
-            log.made_inside(&steps);
-            let answer = answer?;
+            let answer = self.answer(&request, &pending, log.asks()).await;
+            log.answered();
+            let answer = answer.map_err(|failure| match tool_timed_out {
+                true => after_timeout(failure, &request),
+                false => failure,
+            })?;
             if let Some(budget) = &mut budget {
                 budget.spend(answer.usage.output.unwrap_or_default());
             }
@@ -95,7 +101,10 @@ impl TurnLoop {
                 next
             } else {
                 log.runs_tools();
-                turn.push(self.run_tools(&request, calls).await?);
+                let results = self.run_tools(&request, calls).await?;
+                tool_timed_out = results.iter().any(|result| user_text(result).is_some());
+                let results = results.into_iter().map(Part::ToolResult).collect();
+                turn.push(Message::new(Role::Tool, results));
                 log.ends(TurnEnd::Called)
             };
             if !next.goes_on() {
@@ -152,7 +161,7 @@ impl TurnLoop {
         &self,
         request: &ChatRequest,
         calls: Vec<ToolCall>,
-    ) -> Result<Message, Failure> {
+    ) -> Result<Vec<ToolResult>, Failure> {
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
             let shown = shorten(&call.arguments, 100);
@@ -161,13 +170,15 @@ impl TurnLoop {
             let request = ToolRequest::new(request.context().clone(), call);
             let result = self.tools.clone().oneshot(request).await?;
             drop(spinner);
-            if result.is_error {
+            if let Some(text) = user_text(&result) {
+                self.screen.aside(format_args!("! {text}"));
+            } else if result.is_error {
                 let text: String = result.content.iter().filter_map(Part::as_text).collect();
                 self.screen.aside(format_args!("! {}", shorten(&text, 100)));
             }
-            results.push(Part::ToolResult(result));
+            results.push(result);
         }
-        Ok(Message::new(Role::Tool, results))
+        Ok(results)
     }
 
     /// What the check says of the work, and what the model is to read of it.
@@ -187,27 +198,47 @@ impl TurnLoop {
     }
 }
 
+/// What the user is to read of a tool's result.
+fn user_text(result: &ToolResult) -> Option<&'static str> {
+    result.failure.as_ref()?.user_text()
+}
+
+/// A run that is out of time after a tool which was not done in time: that is what its user is to read, and not
+/// that no model could answer.
+fn after_timeout(failure: Failure, request: &ChatRequest) -> Failure {
+    let is_over = request.context().deadline.is_some_and(Deadline::is_past);
+    match is_over || failure.outward_reason() == Reason::Timeout {
+        true => failure.with_evidence(TOOL_TIMEOUT),
+        false => failure,
+    }
+}
+
 /// The turns of a run, in the log. When it is dropped with a turn under way, that one was aborted.
 struct TurnLog {
     turns: Turns,
+    run: String,
     session: String,
     agent: String,
     screen: Screen,
     /// The conversation has an image in it.
     has_image: bool,
+    /// What the layers do for the answer under way.
+    steps: RecoveryLog,
     aborted_as: Option<Transition>,
 }
 
 impl TurnLog {
-    fn new(request: &ChatRequest, most: u32, screen: Screen) -> Self {
-        let context = request.context();
+    fn new(run: &Run<'_>, most: u32, screen: Screen) -> Self {
+        let context = run.request.context();
         let name = |name: Option<&str>| name.unwrap_or_default().to_owned();
         Self {
             turns: Turns::new(most),
+            run: run.name.clone(),
             session: name(context.session()),
             agent: name(context.agent()),
             screen,
             has_image: false,
+            steps: RecoveryLog::default(),
             aborted_as: Some(Transition::StreamingAborted),
         }
     }
@@ -220,11 +251,17 @@ impl TurnLog {
         self.aborted_as = Some(Transition::ToolsAborted);
     }
 
-    fn made_inside(&mut self, log: &RecoveryLog) {
-        for transition in made_inside(&log.steps()) {
-            if let Some(transition) = self.turns.inside(transition) {
-                self.write(transition);
-            }
+    /// A model is asked; where its layers are to record what they do.
+    fn asks(&mut self) -> RecoveryLog {
+        self.steps = RecoveryLog::enabled();
+        self.steps.clone()
+    }
+
+    /// There is an answer, or there will be none: the turns that layers made for it have ended.
+    fn answered(&mut self) {
+        for transition in made_inside(&std::mem::take(&mut self.steps).steps()) {
+            self.turns.inside(transition);
+            self.write(transition);
         }
     }
 
@@ -243,9 +280,9 @@ impl TurnLog {
     }
 
     fn write(&self, transition: Transition) {
-        let (turn, session, agent) = (self.turns.ended(), &*self.session, &*self.agent);
-        let transition = transition.as_str();
-        tracing::info!(target: "agent", session, agent, turn, transition, "a turn has ended");
+        let (session, agent, run) = (&*self.session, &*self.agent, &*self.run);
+        let (turn, transition) = (self.turns.ended(), transition.as_str());
+        tracing::info!(target: "agent", session, agent, run, turn, transition, "a turn has ended");
         if !matches!(transition, "next_turn" | "completed") {
             self.screen.aside(format_args!("= turn {turn}: {transition}"));
         }
@@ -255,9 +292,10 @@ impl TurnLog {
 impl Drop for TurnLog {
     fn drop(&mut self) {
         if let Some(transition) = self.aborted_as {
-            let (turn, session, agent) = (self.turns.ended() + 1, &*self.session, &*self.agent);
-            let transition = transition.as_str();
-            tracing::info!(target: "agent", session, agent, turn, transition, "a turn was dropped");
+            self.answered();
+            let (session, agent, run) = (&*self.session, &*self.agent, &*self.run);
+            let (turn, transition) = (self.turns.ended() + 1, transition.as_str());
+            tracing::info!(target: "agent", session, agent, run, turn, transition, "a turn was dropped");
         }
     }
 }
