@@ -250,4 +250,40 @@ impl Part {
             Part::Redacted { .. } | Part::Media(_) | Part::Opaque(_) => 0,
         }
     }
+
+    /// The most tokens that it can be taken to be.
+    pub(crate) fn most_tokens(&self) -> usize {
+        match self {
+            Part::Text(_) | Part::Thinking(_) | Part::ToolCall(_) => most_tokens(self.text_len()),
+            Part::ToolResult(result) => result.content.iter().map(Part::most_tokens).sum(),
+            Part::Redacted { data } => most_tokens(data.len()),
+            Part::Opaque(opaque) => most_tokens(opaque.json.get().len()),
+            Part::Media(media) => media.most_tokens(),
+        }
+    }
+}
+
+/// The most tokens of so many bytes of text: text that models read has no fewer than three bytes to a token, on
+/// average, in any common language.
+pub(crate) fn most_tokens(bytes: usize) -> usize {
+    bytes.div_ceil(3)
+}
+
+/// The most tokens of an image: more than the large vendors count for the largest that they take whole.
+const IMAGE: usize = 4_096;
+
+/// Bytes of another medium in base64 to a token, which is more than a page of dense text in a document has.
+const BYTES_OF_MEDIA: usize = 8;
+
+/// What is taken for another medium that is not in the request itself: about 20 pages, or half an hour of audio.
+const REMOTE: usize = 65_536;
+
+impl Media {
+    fn most_tokens(&self) -> usize {
+        match (self.kind, &self.source) {
+            (MediaKind::Image, _) => IMAGE,
+            (_, MediaSource::Base64 { data, .. }) => (data.len() / BYTES_OF_MEDIA).max(IMAGE),
+            (_, MediaSource::Url { .. } | MediaSource::File { .. }) => REMOTE,
+        }
+    }
 }

@@ -195,6 +195,7 @@ impl Call for ChatRequest {
             bytes += part.text_len();
         }
         needs.input_tokens = (bytes / BYTES_PER_TOKEN) as u64;
+        needs.most_input_tokens = self.most_tokens() as u64;
         needs
     }
 
@@ -205,6 +206,22 @@ impl Call for ChatRequest {
     fn nudge(&mut self, text: &str) -> bool {
         self.messages.make_mut().push(Message::new(crate::Role::User, vec![Part::text(text)]));
         true
+    }
+}
+
+/// What vendors put around a message, at most, in tokens.
+const PER_MESSAGE: usize = 8;
+
+/// What vendors say to a model that may call tools, at most, in tokens.
+const ABOUT_TOOLS: usize = 1_024;
+
+impl ChatRequest {
+    /// The most tokens that it can be taken to be, whoever counts.
+    fn most_tokens(&self) -> usize {
+        let parts = self.messages.iter().flat_map(Message::parts).map(Part::most_tokens);
+        let tools = self.tools.iter().map(Tool::most_tokens);
+        let about = if self.tools.is_empty() { 0 } else { ABOUT_TOOLS };
+        PER_MESSAGE * self.messages.len() + parts.sum::<usize>() + tools.sum::<usize>() + about
     }
 }
 
@@ -245,6 +262,42 @@ mod tests {
         let needs = request.needs();
         assert!(needs.vision && needs.stream && !needs.tools);
         assert_eq!(needs.input_tokens, 100);
+        assert_eq!(needs.most_input_tokens, 8 + 167 + 8 + 4_096);
+    }
+
+    #[test]
+    fn all_that_is_sent_is_in_the_most_that_a_request_can_be() {
+        let base = ChatRequest::user("hello").needs().most_input_tokens;
+        let schema = format!(r#"{{"type":"object","title":"{}"}}"#, "x".repeat(30_000));
+        let raw = || crate::RawJson::parse(&schema).unwrap();
+        let opaque = crate::Opaque { dialect: Dialect::Anthropic, kind: "x".into(), json: raw() };
+        let result = crate::ToolResult {
+            content: vec![Part::text("x".repeat(30_000))],
+            ..crate::ToolResult::of(&crate::ToolCall::default(), "")
+        };
+        let document = Media {
+            kind: crate::MediaKind::Document,
+            source: MediaSource::Base64 {
+                mime: "application/pdf".into(),
+                data: "x".repeat(80_000).into(),
+            },
+            extra: None,
+        };
+        for part in [
+            Part::Redacted { data: "x".repeat(30_000) },
+            Part::Opaque(opaque),
+            Part::ToolResult(result),
+            Part::Media(document),
+        ] {
+            let request =
+                ChatRequest::new(vec![Message::new(crate::Role::User, vec![part.clone()])]);
+            let most = request.needs().most_input_tokens;
+            assert!((10_000..10_100).contains(&most), "{most} for {part:?}");
+        }
+        let mut request = ChatRequest::user("hello");
+        request.tools.make_mut().push(Tool::function("f", "", raw()));
+        let most = request.needs().most_input_tokens - base;
+        assert!((11_000..11_200).contains(&most), "{most}");
     }
 
     #[test]

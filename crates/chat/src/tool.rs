@@ -28,7 +28,23 @@ pub enum Tool {
     Opaque(Opaque),
 }
 
+/// What vendors put around a declaration, at most, in tokens.
+const PER_TOOL: usize = 32;
+
 impl Tool {
+    /// The most tokens that its declaration can be taken to be.
+    pub(crate) fn most_tokens(&self) -> usize {
+        let json = |json: &RawJson| json.get().len();
+        let bytes = match self {
+            Tool::Function { name, description, parameters, .. } => {
+                let description = description.as_ref().map_or(0, String::len);
+                name.len() + description + parameters.as_ref().map_or(0, json)
+            }
+            Tool::Opaque(opaque) => json(&opaque.json),
+        };
+        PER_TOOL + crate::part::most_tokens(bytes)
+    }
+
     /// A function with this schema of arguments.
     pub fn function(
         name: impl Into<String>,

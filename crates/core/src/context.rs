@@ -331,6 +331,9 @@ pub struct Needs {
     /// About how many tokens it is, when that is known; a lower bound, so that a target which could
     /// serve it is not skipped.
     pub input_tokens: u64,
+    /// The most tokens that it can be taken to be, with its tools and media; zero when that is not known. What
+    /// reserves for a call goes by it.
+    pub most_input_tokens: u64,
     /// The most tokens of answer that it asks for, when it says so.
     pub max_output: Option<u64>,
 }

@@ -23,6 +23,12 @@ impl CallTokens {
 pub trait EstimateTokens<Req> {
     /// What `request` is expected to use. Called for each attempt, so it must be cheap.
     fn estimate(&self, request: &Req) -> CallTokens;
+
+    /// The most that `request` can use, for caps that are never to be exceeded. What it is expected to use, unless
+    /// more is known.
+    fn most(&self, request: &Req) -> CallTokens {
+        self.estimate(request)
+    }
 }
 
 impl<Req, F> EstimateTokens<Req> for F
@@ -35,7 +41,8 @@ where
 }
 
 /// By what the request [needs](Call::needs): of a chat request, a token for each four bytes of text, and its
-/// output limit. A request that does not say what it needs is expected to use nothing, and is corrected by the
+/// output limit; at most, a token for each three bytes of text, of tools and of what only one vendor reads, and what a
+/// medium can be. A request that does not say what it needs is expected to use nothing, and is corrected by the
 /// usage that is reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FromNeeds;
@@ -47,5 +54,13 @@ impl<Req: Call> EstimateTokens<Req> for FromNeeds {
         // A lower bound of five bytes to a token; about four are usual.
         let input = needs.input_tokens.saturating_add(needs.input_tokens / 4);
         CallTokens { input, max_output: needs.max_output }
+    }
+
+    fn most(&self, request: &Req) -> CallTokens {
+        let needs = request.needs();
+        CallTokens {
+            input: needs.most_input_tokens.max(self.estimate(request).input),
+            max_output: needs.max_output,
+        }
     }
 }

@@ -59,14 +59,16 @@ where
         if !self.state.is_on() || request.context().spend.as_ref().is_some_and(is_within) {
             return MeteredFuture::calling(self.inner.call(request), None);
         }
-        let tokens = self.estimate.estimate(&request);
-        match self.state.reserve(&request, tokens, Instant::now()) {
+        let (tokens, most) = (self.estimate.estimate(&request), self.estimate.most(&request));
+        let (most, _) = self.state.most(&request, most, Instant::now());
+        match self.state.reserve(&request, most, Instant::now()) {
             Ok(None) => MeteredFuture::calling(self.inner.call(request), None),
             Ok(Some(call)) => {
                 let price = self.state.price(&request);
                 let context = request.context_mut();
                 context.spend = Some(call.clone());
-                let meter = CallSpendMeter::new(&self.state, call, price, tokens, &context.log);
+                let meter =
+                    CallSpendMeter::new(&self.state, call, price, (tokens, most), &context.log);
                 MeteredFuture::calling(self.inner.call(request), Some(meter))
             }
             Err(refusal) => MeteredFuture::refused(event::refused(refusal, request.context())),
@@ -133,12 +135,13 @@ where
         let Some(spend) = &context.spend else {
             return MeteredFuture::calling(self.inner.call(request), None);
         };
-        let tokens = self.estimate.estimate(&request);
+        let now = Instant::now();
+        let (tokens, most) = (self.estimate.estimate(&request), self.estimate.most(&request));
+        let (most, input) = self.state.most(&request, most, now);
         let price = self.state.price(&request);
-        let most = price.most(&tokens.most(self.state.policy.assumed_output));
-        match spend.attempt(most, Instant::now()) {
+        match spend.attempt(price.most(&most), now) {
             Ok(attempt) => {
-                let meter = AttemptMeter::new(attempt, price, tokens, &context.log);
+                let meter = AttemptMeter::new(attempt, price, tokens, input, &context.log);
                 MeteredFuture::calling(self.inner.call(request), Some(meter))
             }
             Err(refusal) => MeteredFuture::refused(event::refused(refusal, context)),

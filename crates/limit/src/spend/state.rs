@@ -4,14 +4,14 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
 use http::{HeaderMap, StatusCode};
 use steadfast_core::{
-    AttemptSpend, Call, CallSpend, Failure, RecoveryLog, Spend, SpendAccount, SpendCaps,
-    SpendLedger, SpendRefusal, Usage,
+    AttemptSpend, Call, CallSpend, Failure, Keep, Keyed, RecoveryLog, Spend, SpendAccount,
+    SpendCaps, SpendLedger, SpendRefusal, Usage,
 };
 use tokio::time::Instant;
 
@@ -27,8 +27,60 @@ pub(crate) struct SpendState {
     pub(crate) ledger: SpendLedger,
     pub(crate) prices: Arc<Prices>,
     pub(super) caps: Option<CapsOf>,
+    /// Of each tenant.
+    inputs: Arc<Keyed<Option<Arc<str>>, InputRatio>>,
     /// There is a layer that observes the attempts.
     pub(super) is_metered: AtomicBool,
+}
+
+/// How many times the most that requests were taken to be their providers have counted, in thousandths: 1,000 or
+/// more. What was seen last counts for a sixteenth, unless it was more.
+#[derive(Debug)]
+struct InputRatio(AtomicU32);
+
+impl Default for InputRatio {
+    fn default() -> Self {
+        Self(AtomicU32::new(Self::ONE))
+    }
+}
+
+impl Keep for InputRatio {
+    fn keep(&self, _: Instant) -> bool {
+        self.0.load(Ordering::Relaxed) > Self::ONE
+    }
+}
+
+impl InputRatio {
+    const ONE: u32 = 1_000;
+    /// A provider that counts a hundred times as much is not understood.
+    const MOST: u64 = 100_000;
+
+    fn of(&self, input: u64) -> u64 {
+        let ratio = u64::from(self.0.load(Ordering::Relaxed));
+        input.saturating_mul(ratio).div_ceil(Self::ONE.into())
+    }
+
+    fn observe(&self, input: u64, reported: u64) {
+        let seen = reported.saturating_mul(Self::ONE.into()).div_ceil(input.max(1));
+        let seen = u32::try_from(seen.clamp(Self::ONE.into(), Self::MOST)).unwrap_or(Self::ONE);
+        let update = |known: u32| Some(seen.max(known - (known.saturating_sub(seen)).div_ceil(16)));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+    }
+}
+
+/// The input that a request was taken to have at most, and where it is noted what that was in the end.
+#[derive(Debug)]
+pub(super) struct ExpectedInput {
+    input: u64,
+    ratio: Arc<InputRatio>,
+}
+
+impl ExpectedInput {
+    fn observe(&self, usage: &Usage) {
+        if let Some(reported) = usage.input.filter(|_| self.input > 0) {
+            self.ratio.observe(self.input, reported);
+        }
+    }
 }
 
 impl SpendState {
@@ -38,6 +90,7 @@ impl SpendState {
             ledger: SpendLedger::new(policy.accounts),
             prices: Arc::default(),
             caps: None,
+            inputs: Arc::new(Keyed::new(policy.accounts)),
             is_metered: AtomicBool::new(false),
         }
     }
@@ -49,6 +102,7 @@ impl SpendState {
             ledger: self.ledger.clone(),
             prices: self.prices.clone(),
             caps: self.caps.clone(),
+            inputs: self.inputs.clone(),
             is_metered: AtomicBool::new(false),
         }
     }
@@ -70,11 +124,27 @@ impl SpendState {
         (self.policy.record || !caps.is_off()).then_some((account, caps))
     }
 
+    /// The most that a request can use, by what it can be taken to be and by what providers have made of its tenant's
+    /// requests.
+    pub(super) fn most<Req: Call>(
+        &self,
+        request: &Req,
+        most: CallTokens,
+        now: Instant,
+    ) -> (Usage, ExpectedInput) {
+        let identity = request.context().identity();
+        let tenant = identity.and_then(|identity| identity.tenant.clone());
+        let ratio = self.inputs.get_or_insert_with(&tenant, now, InputRatio::default);
+        let usage =
+            CallTokens { input: ratio.of(most.input), ..most }.most(self.policy.assumed_output);
+        (usage, ExpectedInput { input: most.input, ratio })
+    }
+
     /// Reserves what a call may spend; `None` when nothing is capped or recorded for it.
     pub(super) fn reserve<Req: Call>(
         &self,
         request: &Req,
-        tokens: CallTokens,
+        most: Usage,
         now: Instant,
     ) -> Result<Option<CallSpend>, SpendRefusal> {
         let identity = request.context().identity();
@@ -85,7 +155,7 @@ impl SpendState {
         if tenant.is_none() && key.is_none() {
             return Ok(None);
         }
-        let most = self.price(request).most(&tokens.most(self.policy.assumed_output));
+        let most = self.price(request).most(&most);
         let accounts = tenant.into_iter().chain(key);
         CallSpend::reserve(&self.ledger, accounts, most, now).map(Some)
     }
@@ -128,6 +198,8 @@ pub struct AttemptMeter {
     price: ModelPrice,
     /// Estimated, until it is reported.
     input: u64,
+    /// `None` where the attempt itself was not observed.
+    expected: Option<ExpectedInput>,
     usage: Usage,
     /// Bytes of content that have come.
     seen: u64,
@@ -141,12 +213,14 @@ impl AttemptMeter {
         spend: AttemptSpend,
         price: ModelPrice,
         tokens: CallTokens,
+        expected: impl Into<Option<ExpectedInput>>,
         log: &RecoveryLog,
     ) -> Self {
         Self {
             spend: Some(spend),
             price,
             input: tokens.input,
+            expected: expected.into(),
             usage: Usage::default(),
             seen: 0,
             answered: false,
@@ -158,6 +232,9 @@ impl AttemptMeter {
     /// of output that have come.
     fn charge(&mut self) {
         let mut usage = self.usage;
+        if let Some(expected) = &self.expected {
+            expected.observe(&usage);
+        }
         usage.input = usage.input.or(Some(self.input));
         // An end that did not come has no last report: more may have come than was reported.
         usage.output = usage.output.max(Some(self.seen.div_ceil(4)));
@@ -250,10 +327,9 @@ impl CallSpendMeter {
         state: &SpendState,
         call: CallSpend,
         price: ModelPrice,
-        tokens: CallTokens,
+        (tokens, most): (CallTokens, Usage),
         log: &RecoveryLog,
     ) -> Self {
-        let most = tokens.most(state.policy.assumed_output);
         let is_metered = state.is_metered.load(Ordering::Relaxed);
         Self { call, price, tokens, most, is_metered, reply: Reply::default(), log: log.clone() }
     }
@@ -268,7 +344,7 @@ impl CallSpendMeter {
             && self.call.attempts() == 0
             && let Ok(spend) = self.call.attempt(self.price.most(&self.most), now)
         {
-            let mut attempt = AttemptMeter::new(spend, self.price, self.tokens, &self.log);
+            let mut attempt = AttemptMeter::new(spend, self.price, self.tokens, None, &self.log);
             attempt.usage = self.reply.usage;
             (attempt.seen, attempt.answered) = (self.reply.seen, self.reply.answered);
             if self.reply.refused {
