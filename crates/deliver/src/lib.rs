@@ -84,9 +84,12 @@
 //! failed is sent again. What *may* have been sent, because the connection broke, is sent again only where `resend_unclear` says that
 //! the platform takes the key; elsewhere it ends in the record [`LetterEnd::Unclear`], and a person decides.
 //!
-//! So it is with a letter whose attempt was under way when its process was killed: that it is being sent is on the disk before it is
-//! sent. What remains is a parent that sends by means of its own after its turn was dropped, and a process that is killed while
-//! its disk takes nothing.
+//! So it is with a letter whose attempt was under way when its process was killed, or whose send had outlived the attempt: that it is
+//! being sent is on the disk before it is sent, and until the send has ended. A turn of the parent that several share ends before anything
+//! is sent in its stead.
+//!
+//! What remains is a parent that sends by means of its own after its turn was dropped, a message that is given again while it is a letter, by
+//! a process that is killed before that is in the ledger's file, and a process that is killed while its disk takes nothing.
 //!
 //! # Cancellation
 //!

@@ -23,7 +23,8 @@ use crate::{Announcement, DeliveryReceipt, DeliveryRoute, event};
 /// ([`DeliveryRoute::Repeated`]), and what is being sent is waited for.
 ///
 /// A send is a task of its own, which goes on when nobody waits for it any more. So a timeout further out does not end it half
-/// way, and what follows the timeout (a retry, the other route, a letter) finds out how it ended instead of sending again.
+/// way, and what follows the timeout (a retry, the other route, a letter) finds out how it ended instead of sending again. When it
+/// ended while nobody waited, and may have been sent, the next call of its key is answered with that failure.
 ///
 /// Its services need a tokio runtime.
 #[derive(Clone, Debug)]

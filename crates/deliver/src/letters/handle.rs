@@ -242,11 +242,13 @@ impl DeadLetters {
         })
     }
 
-    /// Starts no more deliveries, waits for those under way, each of which has its timeout, and writes what is not written
-    /// yet. False: not all of it could be. The folder is unlocked when its other clones are gone.
+    /// Starts no more deliveries, waits for those under way, each of which has its timeout, then for sends that have outlived
+    /// theirs ([`LedgerPolicy::close_wait`](crate::LedgerPolicy::close_wait)), and writes what is not written yet. False, however often
+    /// it is called: not all of it could be. The folder is unlocked when its other clones are gone.
     ///
     /// Dropped, it goes on by itself. A process that ends without it leaves the letters that were being sent as a killed one does:
-    /// they end [unclear](LetterEnd::Unclear) at the next start, unless the platform takes the key.
+    /// they end [unclear](LetterEnd::Unclear) at the next start, unless the platform takes the key. So does a send that goes on
+    /// even after this.
     pub async fn close(&self) -> bool {
         let mut closed = self.queue().closed.subscribe();
         self.queue().stop();

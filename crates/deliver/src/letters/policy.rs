@@ -81,7 +81,8 @@ pub struct LetterQueuePolicy {
         serde(rename = "attempt_timeout_ms", with = "steadfast_core::config::Millis")
     )]
     pub attempt_timeout: Duration,
-    /// How many destinations are delivered to at once. 32: a dead channel takes one of them for 30 s at a time.
+    /// How many destinations are delivered to at once. 32: a dead channel takes one of them for 30 s at a time. When more than so
+    /// many hang, the others wait for that time in each round.
     pub parallel: usize,
     /// The most letters. For one more, the oldest of the destination that has most is given up, in a record. 1,000: people
     /// read no more than that after an outage.
