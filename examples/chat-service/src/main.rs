@@ -12,7 +12,8 @@
 //!
 //! `cargo run -p example-chat-service` runs the [`scenario`]: the service in front of two simulated providers that misbehave. It ends
 //! with an error if anything else happens than it prints. `cargo run -p example-chat-service -- --serve 127.0.0.1:8080` serves for
-//! real, with the keys in `ANTHROPIC_API_KEY` and `OPENAI_API_KEY`, of which one is enough, and threads in `CHAT_FOLDER`.
+//! real, with the keys in `ANTHROPIC_API_KEY` and `OPENAI_API_KEY`, of which one is enough, and threads in `CHAT_FOLDER`. Ctrl-C and
+//! SIGTERM end it in good order: what runs has 20 s, and everything is saved.
 
 mod api;
 mod scenario;
@@ -28,7 +29,7 @@ use steadfast::{
 use steadfast_session::{
     FlushReport, SessionLayer, SessionPrompt, SessionReply, SessionRun, SessionStore, SessionTurn,
 };
-use steadfast_supervise::{Actors, PostBody, Prompt, StopReport, ThreadPost};
+use steadfast_supervise::{Actors, PostBody, Prompt, StopReport, ThreadPost, record_panics};
 use tokio::{
     net::TcpListener,
     sync::{broadcast, watch},
@@ -38,6 +39,8 @@ use tower::{Layer, ServiceExt, service_fn};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    // The ERROR event of a turn that panics has its backtrace.
+    record_panics();
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => scenario::run().await,
@@ -46,8 +49,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Serves until ctrl-c, with the providers whose keys are in the environment.
+/// Serves until ctrl-c or SIGTERM, with the providers whose keys are in the environment. Events go to stderr.
 async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_writer(io::stderr).init();
     let (mut providers, mut targets) = (Vec::new(), Vec::new());
     for (name, dialect, key, model) in [
         ("anthropic", Dialect::Anthropic, "ANTHROPIC_API_KEY", "claude-sonnet-4-5"),
@@ -67,12 +71,31 @@ async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
     let stack = Stack::new(Chain::new(targets)?).on_step(|step| println!("{step}"));
     let llm = stack.connect(LlmClient::new(Providers::new(providers)?))?;
     let folder = env::var_os("CHAT_FOLDER").map_or_else(|| "chat-threads".into(), PathBuf::from);
+    let terminated = terminated()?;
     let mut server = Server::start(address, Chat::new(folder, llm)).await?;
     println!("serving on http://{}", server.address);
-    tokio::signal::ctrl_c().await?;
+    tokio::select! {
+        ctrl_c = tokio::signal::ctrl_c() => ctrl_c?,
+        () = terminated => {}
+    }
     let (stopped, flushed) = server.stop(Duration::from_secs(20)).await?;
     println!("{stopped:?}\n{flushed:?}");
     Ok(())
+}
+
+/// Waits for the SIGTERM by which systemd and container runtimes end a service. It is caught from the call on.
+#[cfg(unix)]
+fn terminated() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    Ok(async move {
+        signals.recv().await;
+    })
+}
+
+/// There is no such signal here.
+#[cfg(not(unix))]
+fn terminated() -> io::Result<impl Future<Output = ()>> {
+    Ok(std::future::pending())
 }
 
 /// A user's message.
