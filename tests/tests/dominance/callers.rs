@@ -149,6 +149,7 @@ where
     let tally = Arc::new(Mutex::new(Tally::default()));
     let own = world.first_content + world.length;
     let (streamed, identity, end) = (world.streamed, world.identity, world.end);
+    let max_output = world.max_output;
     let one = {
         let tally = tally.clone();
         move |rng: Rng| {
@@ -158,6 +159,10 @@ where
                 let began = Instant::now();
                 let request = identity.request(rng.clone());
                 let request = if streamed { request.streaming() } else { request };
+                let request = match max_output {
+                    Some(most) => request.with_max_output(most),
+                    None => request,
+                };
                 if ask(request, rng).await {
                     let mut tally = tally.lock();
                     tally.answered += 1;

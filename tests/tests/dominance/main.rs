@@ -3,7 +3,7 @@
 //!
 //! Each seed is a world: one to four targets that fail by chance, in bursts, in outages of their
 //! own or together, by a limit of rate or of concurrency, with hints that lie, or in the middle of
-//! a stream; callers that wait for their answers or do not; answers of 0.1 to 60 s. Each world
+//! a stream, or that limit requests and tokens and state it in headers, truthfully or not; callers that wait for their answers or do not; answers of 0.1 to 60 s. Each world
 //! compares the default stack (`Stack::new(chain)`, nothing set) with each of its targets alone: it
 //! is run once with the stack, and once with each target. All of it on a paused clock.
 //!
@@ -17,6 +17,7 @@
 
 mod callers;
 mod provider;
+mod quota;
 #[cfg(feature = "gateway")]
 mod sockets;
 mod throttled;

@@ -12,12 +12,15 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use steadfast::{
     ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Reason,
-    StopReason, Upstream,
+    StopReason, Upstream, Usage,
 };
 use tokio::time::{Instant, sleep};
 use tokio_stream::Stream;
 
-use crate::world::{FaultPattern, Nature, World};
+use crate::{
+    quota::QuotaState,
+    world::{FaultPattern, Nature, World},
+};
 
 /// The targets of a world, and what they have been asked.
 #[derive(Clone, Debug)]
@@ -41,6 +44,7 @@ struct TargetState {
     at: Duration,
     /// Calls under way.
     busy: usize,
+    quota: Option<QuotaState>,
 }
 
 /// What becomes of a call.
@@ -54,6 +58,13 @@ enum Reaction {
 }
 
 impl TargetState {
+    /// What its limits say to a call.
+    fn limited(&mut self, now: Duration, used: Used) -> Option<Reaction> {
+        let hint = self.quota.as_mut()?.admit(now, used.input.into()).err()?;
+        self.asked += 1;
+        Some(Reaction::Refuse(hint))
+    }
+
     fn reaction(&mut self, now: Duration) -> Reaction {
         self.asked += 1;
         let chance = self.rng.f64();
@@ -103,6 +114,15 @@ impl Busy {
     }
 }
 
+impl Busy {
+    /// An answer has ended.
+    fn charge(&self, used: Used) {
+        if let Some(quota) = &mut self.0.0.targets[self.1].lock().quota {
+            quota.charge(used.output.into());
+        }
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.0.targets[self.1].lock().busy -= 1;
@@ -123,6 +143,7 @@ impl Targets {
                 },
                 at: Duration::ZERO,
                 busy: 0,
+                quota: nature.quota.clone().map(QuotaState::new),
             };
             Mutex::new(target)
         });
@@ -148,38 +169,65 @@ impl Targets {
         let target = request.context.target.as_ref().expect("a target is named").provider();
         let at: usize = target[1..].parse().expect("a number");
         let now = self.0.began.elapsed();
-        let (reaction, fails_after) = {
+        let used = Used::new(&request);
+        let (reaction, fails_after, headers) = {
             let mut target = self.0.targets[at].lock();
-            (target.reaction(now), target.nature.fails_after)
+            let reaction = target.limited(now, used).unwrap_or_else(|| target.reaction(now));
+            let quota = target.quota.as_mut();
+            let headers = quota.map(|quota| quota.headers(now)).unwrap_or_default();
+            (reaction, target.nature.fails_after, headers)
         };
         let breaks = match reaction {
             Reaction::Answer => false,
             Reaction::Break => true,
             Reaction::Fail => {
                 sleep(fails_after).await;
-                return Err(failure(StatusCode::INTERNAL_SERVER_ERROR, Duration::ZERO));
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                return Err(failure(status, Duration::ZERO, headers));
             }
             Reaction::Refuse(hint) => {
                 sleep(Duration::from_millis(10)).await;
-                return Err(failure(StatusCode::TOO_MANY_REQUESTS, hint));
+                return Err(failure(StatusCode::TOO_MANY_REQUESTS, hint, headers));
             }
         };
         let busy = Busy::new(self.clone(), at);
+        let mut head = Head::new(Dialect::OpenAi);
+        head.headers = headers.into();
         let Inner { first_content, length, .. } = *self.0;
         if request.stream {
             sleep(first_content).await;
-            let stream = AnswerStream { step: 0, breaks, length, sleep: None, _busy: busy };
+            let stream = AnswerStream { step: 0, breaks, length, sleep: None, used, busy };
             let events = Box::pin(stream) as EventStream;
-            return Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events));
+            return Ok(ChatResponse::new(head, events));
         }
         let whole = first_content + length;
         sleep(if breaks { whole / 2 } else { whole }).await;
         if breaks {
             return Err(Failure::new(Reason::Network, "connection reset before the end"));
         }
-        let deltas = [text(), Delta::Stop(StopReason::EndTurn.into()), Delta::End];
+        busy.charge(used);
+        let deltas = [text(), used.delta(), Delta::Stop(StopReason::EndTurn.into()), Delta::End];
         let events = Box::pin(tokio_stream::iter([Ok(Event::new(deltas))])) as EventStream;
-        Ok(ChatResponse::new(Head::new(Dialect::OpenAi), events))
+        Ok(ChatResponse::new(head, events))
+    }
+}
+
+/// What a call really uses, in tokens.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    input: u32,
+    output: u32,
+}
+
+impl Used {
+    /// The same of the same request, whoever is asked.
+    fn new(request: &ChatRequest) -> Self {
+        let mut rng = Rng::with_seed(request.prompt_digest().unwrap_or(0));
+        Self { input: rng.u32(200..3_000), output: rng.u32(50..1_500) }
+    }
+
+    fn delta(self) -> Delta {
+        Delta::Usage(Usage::new(self.input.into(), self.output.into()))
     }
 }
 
@@ -187,8 +235,7 @@ fn text() -> Delta {
     Delta::Text { index: 0, text: "An answer.".to_owned() }
 }
 
-fn failure(status: StatusCode, hint: Duration) -> Failure {
-    let mut headers = HeaderMap::new();
+fn failure(status: StatusCode, hint: Duration, mut headers: HeaderMap) -> Failure {
     if !hint.is_zero() {
         headers.insert("retry-after", HeaderValue::from(hint.as_secs()));
     }
@@ -204,7 +251,8 @@ struct AnswerStream {
     breaks: bool,
     length: Duration,
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
-    _busy: Busy,
+    used: Used,
+    busy: Busy,
 }
 
 impl Stream for AnswerStream {
@@ -222,10 +270,12 @@ impl Stream for AnswerStream {
                     this.step = 1;
                     return Poll::Pending;
                 }
+                this.busy.charge(this.used);
                 Poll::Ready(Some(if this.breaks {
                     Err(Failure::new(Reason::Network, "connection reset in the stream"))
                 } else {
-                    Ok(Event::new([Delta::Stop(StopReason::EndTurn.into()), Delta::End]))
+                    let stop = Delta::Stop(StopReason::EndTurn.into());
+                    Ok(Event::new([this.used.delta(), stop, Delta::End]))
                 }))
             }
             _ => Poll::Ready(None),

@@ -14,6 +14,7 @@ fn world(seed: u64, faults: &[FaultPattern], rate: f64, length: Duration) -> Wor
         fault: fault.clone(),
         fails_after: Duration::from_millis(50),
         broken: 0.0,
+        quota: None,
     };
     World {
         seed,
@@ -24,6 +25,7 @@ fn world(seed: u64, faults: &[FaultPattern], rate: f64, length: Duration) -> Wor
         length,
         streamed: seed.is_multiple_of(2),
         identity: Identity::Unknown,
+        max_output: None,
     }
 }
 

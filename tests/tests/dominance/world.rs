@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::quota::StatedQuota;
+
 /// How long callers begin calls in virtual time.
 const END: Duration = Duration::from_secs(240);
 
@@ -21,6 +23,8 @@ pub(crate) struct World {
     pub(crate) length: Duration,
     pub(crate) streamed: bool,
     pub(crate) identity: Identity,
+    /// What calls may write at most, in tokens, where they say so.
+    pub(crate) max_output: Option<u64>,
 }
 
 /// As whom callers are known.
@@ -51,6 +55,8 @@ pub(crate) struct Nature {
     pub(crate) fails_after: Duration,
     /// The share of streams that break half way.
     pub(crate) broken: f64,
+    /// What it limits and states in its headers.
+    pub(crate) quota: Option<StatedQuota>,
 }
 
 #[derive(Clone, Debug)]
@@ -103,11 +109,19 @@ impl World {
             true => Callers::Closed(one_of(&mut rng, &[2, 8, 32])),
             false => Callers::Open(one_of(&mut rng, &[1.0, 5.0, 10.0, 20.0])),
         };
+        let mut targets: Vec<Nature> = targets;
+        // Of their own chance: the worlds are otherwise what they were.
+        let mut own = Rng::with_seed(seed ^ 0x0a07a);
+        let limited = own.u8(..3) == 0;
+        for nature in targets.iter_mut().filter(|_| limited) {
+            nature.quota = (own.u8(..3) > 0).then(|| StatedQuota::new(&mut own));
+        }
         Self {
             seed,
             end: END,
             targets,
             callers,
+            max_output: own.bool().then_some(32_000),
             first_content: secs(one_of(&mut rng, &[0.05, 0.5, 2.0])),
             length: secs(one_of(&mut rng, &[0.1, 1.0, 5.0, 20.0, 60.0])),
             streamed: rng.f64() < 0.6,
@@ -146,6 +160,8 @@ mod sockets {
                 Callers::Closed(callers) => Callers::Closed(callers.min(CALLERS)),
             };
             for nature in &mut self.targets {
+                // A quarter of a minute shows nothing of a limit a minute.
+                nature.quota = None;
                 shorter(&mut nature.fails_after);
                 match &mut nature.fault {
                     FaultPattern::Windows(windows) => {
@@ -194,6 +210,7 @@ impl Nature {
             fault,
             fails_after: secs(one_of(rng, &[0.005, 0.05, 0.5, 2.0, 10.0])),
             broken: one_of(rng, &[0.0, 0.0, 0.0, 0.02, 0.1]),
+            quota: None,
         }
     }
 }

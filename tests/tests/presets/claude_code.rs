@@ -240,8 +240,7 @@ async fn the_model_in_the_environment_stands_in_for_an_overloaded_one() {
 
     const VARIABLE: &str = "FALLBACK_MODEL_ID";
     if std::env::var_os(VARIABLE).is_none() {
-        let name =
-            "claude_code::the_model_in_the_environment_stands_in_for_an_overloaded_one";
+        let name = "claude_code::the_model_in_the_environment_stands_in_for_an_overloaded_one";
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         let again = again.args(["--exact", name]).env(VARIABLE, "claude-haiku-4-5");
         let output = again.output().unwrap();
@@ -273,8 +272,8 @@ async fn the_model_in_the_environment_stands_in_for_an_overloaded_one() {
 #[tokio::test(start_paused = true)]
 async fn the_smaller_model_gets_the_history_as_it_was() {
     let asked = harness::model(Dialect::Anthropic);
-    let begun = failing_stream("", "overloaded_error", "Overloaded");
-    let rule = PlanRule::new(begun).model(asked);
+    let busy = failing_stream("", "overloaded_error", "Overloaded");
+    let rule = PlanRule::new(busy).model(asked);
     let (chain, sims) = with_fallback(FaultPlan::none().rule(rule));
     let world = World::of(&Stack::new(chain).preset(PRESET), sims);
     let mut agent = Agent::new();

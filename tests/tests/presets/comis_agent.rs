@@ -141,8 +141,7 @@ fn tireless(llm: &ChatService, registry: &RunRegistry) -> TirelessAgent {
     TirelessAgent::new(layer.layer(asks))
 }
 
-type TirelessAgent =
-    tower::util::BoxCloneSyncService<AgentRun<&'static str>, String, Failure>;
+type TirelessAgent = tower::util::BoxCloneSyncService<AgentRun<&'static str>, String, Failure>;
 
 #[tokio::test(start_paused = true)]
 async fn a_sub_agent_has_a_minute_for_each_step_and_ten_in_all() {

@@ -184,11 +184,14 @@ async fn a_tool_has_two_minutes_and_then_its_whole_tree_is_killed() {
 /// How many processes with this in their command are alive.
 #[cfg(target_os = "linux")]
 fn alive(mark: &str) -> usize {
-    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let own = std::process::id().to_string();
     let pids = pids.filter(|name| *name != own && name.bytes().all(|byte| byte.is_ascii_digit()));
     let has = |pid: &String| {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let read =
+            |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let is_dead = || read("stat").rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
         read("cmdline").contains(mark) && !is_dead()
     };
@@ -244,8 +247,9 @@ async fn each_kind_of_failure_has_its_text_and_the_next_prompt_runs() {
             move |asked: Prompt<String>| -> Turn {
                 let turns = turns.clone();
                 Box::pin(async move {
-                    let request =
-                        ChatRequest::user(asked.input).with_model("any").with_context(asked.context);
+                    let request = ChatRequest::user(asked.input)
+                        .with_model("any")
+                        .with_context(asked.context);
                     let session = SessionPrompt::new(asked.thread.thread(), request);
                     Ok(turns.oneshot(session).await?.to_string())
                 })

@@ -125,26 +125,21 @@ fn hinted(status: u16, seconds: u64) -> Fault {
 
 /// A stream of Anthropic's that says `text`, and then that it has failed with this error.
 fn failing_stream(text: &str, kind: &str, message: &str) -> Fault {
-    let event = |name: &str, rest: &str| {
-        format!("event: {name}\ndata: {{\"type\":\"{name}\"{rest}}}\n\n")
-    };
+    let event =
+        |name: &str, rest: &str| format!("event: {name}\ndata: {{\"type\":\"{name}\"{rest}}}\n\n");
     let mut body = event(
         "message_start",
         r#","message":{"id":"m","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[],"usage":{"input_tokens":1,"output_tokens":1}}"#,
     );
     if !text.is_empty() {
-        let delta =
-            format!(r#","index":0,"delta":{{"type":"text_delta","text":"{text}"}}"#);
+        let delta = format!(r#","index":0,"delta":{{"type":"text_delta","text":"{text}"}}"#);
         body += &event(
             "content_block_start",
             r#","index":0,"content_block":{"type":"text","text":""}"#,
         );
         body += &event("content_block_delta", &delta);
     }
-    body += &event(
-        "error",
-        &format!(r#","error":{{"type":"{kind}","message":"{message}"}}"#),
-    );
+    body += &event("error", &format!(r#","error":{{"type":"{kind}","message":"{message}"}}"#));
     let headers = [("content-type".to_owned(), "text/event-stream".to_owned())].into();
     Fault::Status(RawResponse { status: 200, headers, body })
 }
