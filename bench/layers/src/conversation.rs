@@ -12,19 +12,27 @@ use std::{
 };
 
 use futures_core::Stream;
+use steadfast_breaker::CircuitBreakerLayer;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Delta, Event, Head, Message, Part, Role, StopReason, ToolCall,
     ToolResult,
 };
+use steadfast_classify::ClassifyLayer;
 use steadfast_compact::CompactionLayer;
-use steadfast_core::{CallContext, Dialect, Failure, Target};
+use steadfast_core::{CallContext, Dialect, Failure, RetryBudget, Target};
+use steadfast_escalate::EscalationLayer;
 use steadfast_guard::{GuardPolicy, SafetyGuardHandle, SafetyGuardLayer};
+use steadfast_health::ProviderHealthLayer;
+use steadfast_limit::{RateLimitLayer, SpendLimitLayer};
 use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
-use tower::{Layer, Service, ServiceBuilder};
+use steadfast_retry::RetryBackoffLayer;
+use steadfast_timeout::{DeadlineLayer, StallTimeoutLayer};
+use tower::{Layer, Service, ServiceBuilder, layer::util::Identity};
 
 use crate::{
     Table,
     drive::{Case, case},
+    ours::failover,
 };
 
 /// Pieces in the stream of which one event is measured.
@@ -110,6 +118,23 @@ pub(crate) fn tables() -> Vec<Table> {
             columns: [layers(EVENTS).into_iter().chain([named(EVENTS)]).collect(), vec![], vec![]],
         },
         Table {
+            title: "a chat through the default stack",
+            about: "The layers of `Stack` with their defaults in their order, for a caller with a tenant \
+                    and an agent: first without health, rates, spending and escalation, then with one of \
+                    them each, then all. The answer is one piece of text and the end; the provider \
+                    states no rates, nothing is capped and nobody is asked.",
+            per_call: 1,
+            bare: case("bare", ChatAnswers { pieces: 1 }, caller()),
+            columns: [stacks(1), vec![], vec![]],
+        },
+        Table {
+            title: "an event through the default stack",
+            about: "The same, of a stream of 1,000 pieces.",
+            per_call: EVENTS,
+            bare: case("bare", ChatAnswers { pieces: EVENTS }, caller()),
+            columns: [stacks(EVENTS), vec![], vec![]],
+        },
+        Table {
             title: "a call of a tool under guard",
             about: "Checked before it is made, and its result read. Each call is new, so that the \
                     whole state is replaced. The bare one only reads call and result.",
@@ -145,6 +170,54 @@ fn layers(pieces: u32) -> Vec<Case> {
         case("continuation", ContinuationLayer::default().layer(inner), chat()),
         case("stream resume", StreamResumeLayer::default().layer(inner), chat()),
         case("all three", all, chat()),
+    ]
+}
+
+/// The same of a caller who is known.
+fn caller() -> ChatRequest {
+    let mut chat = chat();
+    chat.context = chat.context.with_tenant("acme").with_agent("writer");
+    chat
+}
+
+/// The default stack, with and without the layers that see more than a call.
+fn stacks(pieces: u32) -> Vec<Case> {
+    let inner = ChatAnswers { pieces };
+    // A macro, because each has a type of its own.
+    macro_rules! stack {
+        ($name:literal, $outer:expr, $health:expr, $rates:expr, $meter:expr) => {{
+            let budget = RetryBudget::default();
+            let service = ServiceBuilder::new()
+                .layer(DeadlineLayer::default())
+                .layer($outer)
+                .layer(SafetyGuardLayer::default())
+                .layer(ContinuationLayer::default())
+                .layer(StreamResumeLayer::default().with_budget(budget.drawing()))
+                .layer(failover().with_budget(budget.clone()))
+                .layer($health)
+                .layer(CompactionLayer::rules_only())
+                .layer(RetryBackoffLayer::in_stack().with_budget(budget.drawing()))
+                .layer($rates)
+                .layer(CircuitBreakerLayer::default())
+                .layer(StallTimeoutLayer::default())
+                .layer($meter)
+                .layer(ClassifyLayer::default())
+                .service(inner);
+            case($name, service, caller())
+        }};
+    }
+    let none = Identity::new;
+    let (health, rates, escalation) =
+        (ProviderHealthLayer::default, RateLimitLayer::default, EscalationLayer::off);
+    let spend = SpendLimitLayer::default();
+    let all = ServiceBuilder::new().layer(&spend).layer(escalation());
+    vec![
+        stack!("without", none(), none(), none(), none()),
+        stack!("with health", none(), health(), none(), none()),
+        stack!("with rates", none(), none(), rates(), none()),
+        stack!("with spending", &spend, none(), none(), spend.meter()),
+        stack!("with escalation", escalation(), none(), none(), none()),
+        stack!("with all four", all, health(), rates(), spend.meter()),
     ]
 }
 

@@ -28,7 +28,7 @@ fn target() -> Target {
     Target::new("openai").with_model("gpt-4o")
 }
 
-fn failover() -> CooldownFailoverLayer {
+pub(crate) fn failover() -> CooldownFailoverLayer {
     CooldownFailoverLayer::new(Chain::new(["openai", "anthropic"]).expect(PROVEN))
 }
 
