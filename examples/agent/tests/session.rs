@@ -46,7 +46,8 @@ fn misbehaviour() -> FaultPlan {
         .rule(at(26, Fault::break_after(2, How::Reset)))
         .rule(at(33, Fault::Empty))
         .rule(at(41, Fault::break_after(3, How::ErrorEvent(ErrorKind::Overloaded))))
-        .rule(at(52, Fault::OutputLimit(30)))
+        // Less than any answer has.
+        .rule(at(52, Fault::OutputLimit(8)))
         .rule(at(60, Fault::break_after(5, How::End)))
         .rule(at(67, Fault::break_after(1, How::TruncatedJson)))
         .rule(at(75, Fault::Error(ErrorKind::ContextOverflow)))
@@ -157,7 +158,8 @@ async fn a_hundred_turns_and_two_kills() {
     let script = world.script(&prompts);
 
     // Killed while a model answers or a tool runs: whatever it is at that moment.
-    for kill_at in [37, 80] {
+    const KILLS: [usize; 2] = [37, 80];
+    for kill_at in KILLS {
         let mut agent = world.start(&script, &[]);
         while world.asked() < kill_at {
             assert!(agent.try_wait().unwrap().is_none(), "it ended early: {}", world.output());
@@ -198,6 +200,27 @@ async fn a_hundred_turns_and_two_kills() {
     assert_eq!(calls.len(), calls.iter().collect::<BTreeSet<_>>().len(), "ids are unique");
     let turns = history.iter().filter(|message| message.role() == Role::Assistant).count();
     assert!(turns >= 100, "{turns} turns");
+    // The work on each prompt is there whole; an edit that a killed process had made is read instead of made again.
+    let mut reads = 0;
+    let starts = history.iter().enumerate().filter(|(_, message)| message.role() == Role::User);
+    for (number, (at, _)) in starts.enumerate() {
+        let work = history[at + 1..].iter().take_while(|message| message.role() != Role::User);
+        let work: Vec<_> = work.collect();
+        let calls = work.iter().flat_map(|message| message.parts()).filter_map(Part::as_tool_call);
+        let mut calls: Vec<_> = calls.map(|call| call.name.as_str()).collect();
+        if calls.pop_if(|last| *last == "read_file").is_some() {
+            reads += 1;
+        }
+        let (wanted, answer) = match number {
+            0 => (vec!["write_file"], "The book has an index, and nothing in it yet.".to_owned()),
+            _ => (
+                vec!["write_file", "run_command", "edit_file"],
+                format!("Chapter {number} is written, in 122 words, and the index has it."),
+            ),
+        };
+        assert_eq!((calls, work.last().unwrap().text()), (wanted, answer), "prompt {number}");
+    }
+    assert!(reads <= KILLS.len(), "{reads}");
     for dialect in [Dialect::Anthropic, Dialect::OpenAi, Dialect::Gemini] {
         // With the next prompt, as it would be sent.
         let next = history.iter().cloned().chain([Message::user("And now?")]).collect::<Vec<_>>();
@@ -208,18 +231,49 @@ async fn a_hundred_turns_and_two_kills() {
         assert!(repairs.is_empty(), "{dialect}: {repairs:?}");
     }
 
-    // The log has one transition a turn, and each turn of a run once.
+    // The log has one transition a turn: those of a run are numbered, and another run begins only after the last turn of one,
+    // or after a kill.
     let log = fs::read_to_string(work.join(".agent/agent.log")).unwrap();
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut completed, mut interrupted) = (BTreeSet::new(), 0);
+    let mut before = ("", 0, "completed");
     for line in log.lines().filter(|line| line.contains(" agent: ") && line.contains("transition="))
     {
-        let transition = line.split("transition=\"").nth(1).unwrap().split('"').next().unwrap();
+        let field = |name: &str| line.split(name).nth(1).unwrap().split(['"', ' ']).next().unwrap();
+        let turn = field(" turn=").parse::<u32>().unwrap();
+        let (run, transition) = (field(" run=\""), field(" transition=\""));
+        let goes_on = before.2 != "completed";
+        if turn == 1 {
+            interrupted += usize::from(goes_on);
+        } else {
+            assert!(goes_on && (run, turn) == (before.0, before.1 + 1), "{before:?} {line}");
+        }
         *ends.entry(transition).or_default() += 1;
+        if transition == "completed" {
+            completed.insert(run);
+        }
+        before = (run, turn, transition);
     }
     println!("{ends:?} after {} requests", world.asked());
-    assert_eq!(ends["completed"], prompts.len(), "{ends:?}");
+    assert!(interrupted <= KILLS.len(), "{interrupted}");
+    let keys: Vec<_> = (1..=prompts.len()).map(|line| format!("book.txt:{line}")).collect();
+    assert_eq!(completed, keys.iter().map(String::as_str).collect());
+    // One that a kill came to before it was on the disk is completed once more.
+    let times = prompts.len()..=prompts.len() + KILLS.len();
+    assert!(times.contains(&ends["completed"]), "{ends:?}");
     assert!(ends["next_turn"] >= 75, "{ends:?}");
     assert!(ends.contains_key("output_continued"), "{ends:?}");
+    let faults: Vec<_> = world
+        .anthropic
+        .provider()
+        .journal()
+        .entries()
+        .into_iter()
+        .filter_map(|one| one.fault)
+        .collect();
+    for rule in misbehaviour().rules {
+        assert!(faults.contains(&rule.fault), "it never happened: {:?}", rule.fault);
+    }
     let unseen = ["model_error", "prompt_too_long", "most_turns", "limit_blocked"];
     assert!(unseen.iter().all(|name| !ends.contains_key(name)), "{ends:?}\n{}", world.output());
 }
@@ -234,12 +288,19 @@ struct Room {
 impl Room {
     /// One that takes every other post.
     async fn flapping() -> (Arc<Mutex<Self>>, String) {
+        Self::that(|post| post % 2 == 0).await
+    }
+
+    /// One that takes these posts, numbered from 1.
+    async fn that(
+        takes: impl Fn(usize) -> bool + Clone + Send + Sync + 'static,
+    ) -> (Arc<Mutex<Self>>, String) {
         let room = Arc::new(Mutex::new(Self::default()));
         let shared = room.clone();
         let take = move |headers: HeaderMap| async move {
             let mut room = shared.lock();
             room.posts += 1;
-            if room.posts % 2 == 1 {
+            if !takes(room.posts) {
                 return StatusCode::SERVICE_UNAVAILABLE;
             }
             let key = headers["idempotency-key"].to_str().unwrap().to_owned();
@@ -305,4 +366,17 @@ async fn every_promise_of_a_result_is_kept_through_kills() {
     // A post that nobody recorded is made again with its key, which the room knows.
     assert!(taken.values().sum::<usize>() <= taken.len() + kills, "{taken:?}");
     assert!(both <= kills);
+}
+
+/// The helper ends after the script, and its letter is made while the agent stops.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announcements_that_wait_are_counted_when_all_of_them_are_there() {
+    let world = World::new().await;
+    let (room, url) = Room::that(|_| false).await;
+    let prompts = ["Begin the book.", "Ask a helper, in the background, how long the book is. (1)"];
+    let script = world.script(&prompts.map(str::to_owned));
+    let status = ended(&mut world.start(&script, &["--announce", &url])).await;
+    assert!(status.success(), "{}", world.output());
+    assert!(world.output().contains("1 announcements wait"), "{}", world.output());
+    assert!(room.lock().posts > 0 && room.lock().taken.is_empty());
 }
