@@ -54,15 +54,44 @@ fn read(text: &'static str) -> Vec<Row> {
     rows.collect()
 }
 
+/// The table, and the place in it of each header, sorted by the header's name.
+#[derive(Debug)]
+struct Table {
+    rows: Vec<Row>,
+    headers: Vec<(HeaderName, usize)>,
+}
+
+impl Table {
+    fn new(rows: Vec<Row>) -> Self {
+        let headers = rows.iter().enumerate().flat_map(|(index, row)| {
+            let names = [row.limit.as_ref(), Some(&row.remaining), Some(&row.reset)];
+            names.into_iter().flatten().map(move |name| (name.clone(), index))
+        });
+        let mut headers: Vec<_> = headers.collect();
+        headers.sort_unstable_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        Self { rows, headers }
+    }
+
+    /// The rows of which `headers` have anything, a bit each. An answer has fewer headers than the table, so theirs are looked up.
+    fn present(&self, headers: &HeaderMap) -> u64 {
+        let found = headers.keys().filter_map(|name| {
+            let by_name = |(known, _): &(HeaderName, usize)| known.as_str().cmp(name.as_str());
+            let at = self.headers.binary_search_by(by_name).ok()?;
+            Some(1 << self.headers[at].1)
+        });
+        found.fold(0, |rows, row: u64| rows | row)
+    }
+}
+
 impl<'a> QuotaHeaders<'a> {
     /// Each limit of which `headers` state anything.
     pub fn all(headers: &'a HeaderMap) -> impl Iterator<Item = Self> {
-        static ROWS: LazyLock<Vec<Row>> =
-            LazyLock::new(|| read(include_str!("../data/quotas.txt")));
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::new(read(include_str!("../data/quotas.txt"))));
         let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
-        // An answer without headers is not searched for each of them.
-        let rows: &[Row] = if headers.is_empty() { &[] } else { &ROWS };
-        rows.iter().filter_map(move |row| {
+        let present = TABLE.present(headers);
+        let rows = TABLE.rows.iter().enumerate();
+        rows.filter(move |(index, _)| present >> index & 1 == 1).filter_map(move |(_, row)| {
             let (remaining, reset) = (text(&row.remaining), text(&row.reset));
             let limit = row.limit.as_ref().and_then(text);
             let any = limit.or(remaining).or(reset).is_some();
@@ -105,6 +134,7 @@ mod tests {
         let text = include_str!("../data/quotas.txt");
         let rows = read(text);
         assert_eq!(rows.len(), hint::rows(text).count(), "a row has no header");
+        assert!(rows.len() <= 64, "a bit each");
         let mut names: Vec<_> = rows
             .iter()
             .flat_map(|row| [Some(&row.remaining), Some(&row.reset), row.limit.as_ref()])
