@@ -361,7 +361,8 @@ Idempotency-Key, and the body
   {\"key\",\"session\",\"destination\",\"kind\",\"tenant\",\"text\",\"created_ms\"}
 2xx: it is delivered, and no service sends it again. 400, 413, 422: it is refused, and ends. Another
 status, or no connection: it waits, and so do the others of its destination. The connection breaks, or
-nothing comes within 30 s: it may have been sent, and ends as `unclear`.")]
+nothing comes within 30 s: it may have been sent, and ends as `unclear`; the others of its destination
+wait.")]
     Drain(DrainArgs),
     /// Drop letters that wait: each ends in the record `discarded`.
     Drop {
