@@ -74,7 +74,16 @@ fn report(line: &str) {
 async fn writes(folder: &Path) {
     let channel = Channel::default();
     channel.set_all(Mode::Down);
-    let policy = LetterQueuePolicy { letters: 100_000, ended: 20, ..LetterQueuePolicy::default() };
+    // None is tried, however long the test takes: one that is being sent at a kill would end, and be forgotten as the dropped ones are.
+    let policy = LetterQueuePolicy {
+        letters: 100_000,
+        bytes: 1 << 30,
+        ended: 20,
+        base: Duration::from_secs(12 * 3_600),
+        cap: Duration::from_secs(12 * 3_600),
+        max_age: Duration::from_secs(24 * 3_600),
+        ..LetterQueuePolicy::default()
+    };
     let letters = open_with(folder, policy, ledger(), channel).await;
     report("open");
     let mut tasks = Vec::new();
