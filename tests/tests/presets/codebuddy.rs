@@ -77,7 +77,9 @@ async fn each_reason_rests_its_provider_from_the_first_failure_and_is_probed_hal
         let probe = world.ask().await;
         assert_eq!(probe.answer().head.target.as_ref().unwrap().provider(), "anthropic", "{name}");
         assert_eq!(world.rest(0), None, "{name}");
-        assert_eq!(world.health(0).status, Status::Healthy, "{name}");
+        let health = world.health(0);
+        assert_eq!(health.status, Status::Healthy, "{name}");
+        assert!(health.last_success.is_some(), "{name}");
     }
 }
 

@@ -287,17 +287,20 @@ async fn comis_rests_a_summariser_after_five_failures_for_a_minute() {
     let summariser = Summariser::new(false);
     let world = world(&policies, summariser.layer(), fine());
     // Whether the turn of another conversation asks it.
-    let asks = async |number: usize| {
+    let asks_for = async |tenant: &str, number: usize| {
         let before = summariser.asked();
         let mut request = talk(due);
-        request.context = CallContext::recording().with_session(format!("s{number}"));
+        let session = format!("s{number}");
+        request.context = CallContext::recording().with_tenant(tenant).with_session(session);
         world.send(request).await.answer();
         summariser.asked() > before
     };
+    let asks = async |number| asks_for("acme", number).await;
     for number in 1..=5 {
         assert!(asks(number).await, "{number}");
     }
     assert!(!asks(6).await, "it rests");
+    assert!(asks_for("other", 1).await, "for one tenant");
     tokio::time::advance(secs(58)).await;
     assert!(!asks(7).await);
     tokio::time::advance(secs(3)).await;
