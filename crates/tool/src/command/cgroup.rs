@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rustix::process::Pid;
 
 /// The group of one command. Dropped, it is removed; one that has a process in it then, when the next one is made after that has
 /// ended.
@@ -28,8 +29,8 @@ impl CommandGroup {
     }
 
     /// Puts a process into it.
-    pub(super) fn add(&self, pid: impl ToString) {
-        let _ = fs::write(self.0.join("cgroup.procs"), pid.to_string());
+    pub(super) fn add(&self, pid: Pid) {
+        let _ = fs::write(self.0.join("cgroup.procs"), pid.as_raw_nonzero().to_string());
     }
 
     /// Kills what is in it.
@@ -38,6 +39,7 @@ impl CommandGroup {
     }
 
     /// What is in it.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there are no cgroups"))]
     pub(super) fn processes(&self) -> BTreeSet<i32> {
         let text = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()

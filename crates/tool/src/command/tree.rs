@@ -70,7 +70,7 @@ impl ProcessTree {
     /// The tree of a shell that has been started, and waits: it is marked.
     pub(super) fn new(root: Pid, mark: CommandMark, cgroup: Option<CommandGroup>) -> Self {
         if let Some(cgroup) = &cgroup {
-            cgroup.add(root.as_raw_nonzero());
+            cgroup.add(root);
         }
         #[cfg(target_os = "linux")]
         let start = {
