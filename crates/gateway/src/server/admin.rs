@@ -35,12 +35,14 @@ pub(super) async fn ready(State(app): State<App>, asked: Parts) -> Response {
     }
 }
 
-/// `GET /metrics`: Prometheus' text format.
+/// `GET /metrics`: Prometheus' text format. What tenants have spent is for operators.
 pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = observer(&app, &asked) {
         return refused;
     }
-    let text = app.metrics().render() + &app.admission().gauges() + &app.gateway().gauges();
+    let with_accounts = admin(&app, &asked).is_ok();
+    let own = app.gateway().gauges(with_accounts);
+    let text = app.metrics().render() + &app.admission().gauges() + &own;
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(text);
     reply::ok("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
 }

@@ -3,7 +3,10 @@
 //! Callers can ask for any model, and a reload can take a tenant away: what the configuration does not name shares
 //! one series, `other`.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Write,
+};
 
 use steadfast::{Handles, Spend, SpendAccount, Target, health::HealthStatus};
 use tokio::time::Instant;
@@ -14,11 +17,11 @@ use crate::escape;
 type Series<T> = BTreeMap<String, T>;
 
 /// All gauges, with the mark that ends an exposition. `is_known` is true for the models that have series of their
-/// own, `has_account` for the accounts.
+/// own; so have these `accounts`, and none is shown without.
 pub(super) fn of(
     handles: &Handles,
     is_known: impl Fn(&str) -> bool,
-    has_account: impl Fn(&SpendAccount) -> bool,
+    accounts: Option<&HashSet<SpendAccount>>,
 ) -> String {
     let mut text = String::new();
     targets(&mut text, handles, &is_known);
@@ -32,7 +35,9 @@ pub(super) fn of(
     gauge(&mut text, "escalations_held", [(String::new(), held)]);
     let stopped = handles.guard.snapshot().iter().filter(|task| task.stop.is_some()).count();
     gauge(&mut text, "tasks_stopped", [(String::new(), stopped)]);
-    spend(&mut text, handles, has_account);
+    if let Some(accounts) = accounts {
+        spend(&mut text, handles, accounts);
+    }
     text.push_str("# EOF\n");
     text
 }
@@ -71,12 +76,12 @@ fn rates(text: &mut String, handles: &Handles, is_known: &impl Fn(&str) -> bool)
 }
 
 /// What accounts have spent, as `/admin/spend` shows it.
-fn spend(text: &mut String, handles: &Handles, has_account: impl Fn(&SpendAccount) -> bool) {
+fn spend(text: &mut String, handles: &Handles, accounts: &HashSet<SpendAccount>) {
     let (mut tokens, mut cost) = (Series::new(), Series::new());
     for (account, totals) in handles.spend.snapshot(Instant::now()) {
         let Some((kind, name)) = kind(&account) else { continue };
         let name = match name {
-            _ if !has_account(&account) => "other",
+            _ if !accounts.contains(&account) => "other",
             "" => "(none)",
             name => name,
         };

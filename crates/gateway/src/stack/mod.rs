@@ -322,15 +322,16 @@ impl Gateway {
         status::spend(self.handles())
     }
 
-    /// The same as Prometheus gauges, with the mark that ends an exposition.
-    pub fn gauges(&self) -> String {
+    /// The same as Prometheus gauges, with the mark that ends an exposition; what tenants and keys have spent only
+    /// `with_accounts`.
+    pub fn gauges(&self, with_accounts: bool) -> String {
         let Inner { names, accounts, kept, .. } = &*self.0;
         let is_known = |model: &str| names.contains(model) || kept.models.has(model);
-        let has_account = |account: &SpendAccount| accounts.contains(account);
+        let accounts = with_accounts.then_some(accounts);
         format!(
             "# TYPE steadfast_provider_connections gauge\nsteadfast_provider_connections {}\n{}",
             kept.transport.connections(),
-            gauges::of(self.handles(), is_known, has_account)
+            gauges::of(self.handles(), is_known, accounts)
         )
     }
 }
