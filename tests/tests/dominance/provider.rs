@@ -11,8 +11,8 @@ use fastrand::Rng;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use steadfast::{
-    ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head, Reason,
-    StopReason, Upstream, Usage,
+    Call as _, ChatRequest, ChatResponse, Delta, Dialect, Event, EventStream, Failure, Head,
+    Reason, StopReason, Upstream, Usage,
 };
 use tokio::time::{Instant, sleep};
 use tokio_stream::Stream;
