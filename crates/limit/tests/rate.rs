@@ -284,7 +284,7 @@ async fn from_the_second_429_on_calls_go_elsewhere_until_a_success() {
     ask(with_spare("b")).unwrap();
     assert_eq!(layer.handle().get(&key()).unwrap().blocked_for, secs(7));
     let refused = ask(with_spare("c")).unwrap_err();
-    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Budget, Some(secs(7))));
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Budget, Some(secs(2))));
     advance(ms(20)).await;
     ask(of("d")).expect("who has nowhere else to go is let through");
     let snapshot = layer.handle().get(&key()).unwrap();

@@ -85,7 +85,7 @@ pub(crate) struct Patience {
     pub(crate) alone: bool,
 }
 
-/// The longest wait that a refusal states by an estimate. 2 s: what has failed meanwhile elsewhere is not at its last
+/// The longest wait that a refusal states by an estimate, or by what other calls were told. 2 s: what has failed meanwhile elsewhere is not at its last
 /// attempt by then, and who comes back with nowhere else to go is let through to the provider.
 const LONGEST_ESTIMATE: Duration = Duration::from_secs(2);
 
@@ -190,7 +190,8 @@ impl RateKey {
         let mut woken = Woken::new();
         let (tenant, patience) = (tenant(), patience());
         let decided = match moves_on > patience.most {
-            true => Err(Refused { why: RefusedFor::Time, wait: moves_on }),
+            // Asking is not known to be useless: a call that comes back with nowhere else to go is let through.
+            true => Err(Refused { why: RefusedFor::Time, wait: moves_on.min(LONGEST_ESTIMATE) }),
             false => state.decide(tenant, call, &patience, policy.max_waiting, nanos, &mut woken),
         };
         let admission = match decided {
