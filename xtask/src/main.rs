@@ -123,8 +123,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "siege",
-        what: "attacks on the release binary over sockets; `siege [--quick] [word...]`: those with the words in \
-               their name, `--quick` without those that take long",
+        what: "attacks on the release binary over sockets, then a soak of 5 minutes; `siege [--quick] [word...]`: \
+               the attacks with the words in their name, `--quick` without those that take long",
         ci: Some(&["--quick"]),
         run: Run::WithArguments(siege::run),
     },

@@ -2,9 +2,14 @@
 
 use std::path::PathBuf;
 
-/// Runs the checks of `siege/`: those whose name has every word in it, without the slow ones with `--quick`.
+/// The minutes of the soak after all checks.
+const SHORT_SOAK: &str = "5";
+
+/// Runs the checks of `siege/`: those whose name has every word in it, without the slow ones with `--quick`; without either all of them, and
+/// a short soak.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    start("siege", args)
+    start("siege", args)?;
+    if args.is_empty() { soak(&[SHORT_SOAK.to_owned()]) } else { Ok(()) }
 }
 
 /// Runs the soak for an hour, or for the minutes given.
