@@ -53,13 +53,15 @@
 //! Each target (provider, model, credential) has a bucket for requests, for tokens, and for input and output
 //! tokens where a provider limits those apart. An answer's headers state the limit, what remains and when it is
 //! full again; the bucket is set right by them, less what is under way and may not be counted there yet. The
-//! tokens of a call are estimated when it begins and corrected by the usage that is reported. A 429 that comes
-//! nevertheless holds other calls back until its hint, for a minute at most.
+//! tokens of a call are estimated by what calls have used lately, and corrected by the usage that is reported.
 //!
-//! A call beyond the limit waits for at most [`max_wait`](RatePolicy::max_wait), its deadline and its patience;
-//! where another target can answer, for [`max_wait_with_spare`](RatePolicy::max_wait_with_spare). If it would
-//! have to wait longer it fails at once, with [`Reason::Budget`](steadfast_core::Reason::Budget) and the wait:
-//! failover moves on, and nothing counts against the provider.
+//! What is learned is an estimate. A call beyond it waits for at most [`max_wait`](RatePolicy::max_wait), its
+//! patience and half of its deadline, and the provider is asked then. Where another target can answer it waits for
+//! at most [`max_wait_with_spare`](RatePolicy::max_wait_with_spare), and fails with
+//! [`Reason::Budget`](steadfast_core::Reason::Budget) and the wait: failover moves on, comes back when the others
+//! fail, too, and nothing counts against the provider. What is configured is the operator's: a call that would have
+//! to wait longer than it may is refused. The hint of a 429 binds its call; from the second in a row on, others
+//! that can go elsewhere do.
 //!
 //! # How spending is capped
 //!

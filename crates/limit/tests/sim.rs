@@ -57,11 +57,11 @@ impl World {
 }
 
 /// `callers` of each tenant ask, one call after the other, for two minutes.
-async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize]) -> World {
+async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize], max_output: u64) -> World {
     let journal = Journal::keeping(100_000);
     let words = "word ".repeat(40);
     let sim = SimProvider::builder(dialect)
-        .with_model(steadfast_sim::Model::new(MODEL, 128_000, 16_384))
+        .with_model(steadfast_sim::Model::new(MODEL, 128_000, 32_768))
         .with_limits(limits)
         .with_latency(Latency {
             headers: Duration::from_millis(700),
@@ -94,7 +94,7 @@ async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize]) -> World {
                         .with_tenant(format!("tenant {tenant}"));
                     let request = ChatRequest::user(text)
                         .with_model(MODEL)
-                        .with_max_output(400)
+                        .with_max_output(max_output)
                         .with_context(context);
                     let request = if caller % 2 == 0 { request.streaming() } else { request };
                     let answer = async { service.clone().oneshot(request).await?.collect().await };
@@ -137,7 +137,7 @@ fn most(limit: u64) -> f64 {
 async fn a_request_limit_is_used_and_hardly_ever_hit() {
     for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
         let limits = KeyLimits { requests: Some(150), tokens: None };
-        let world = run(dialect, limits, &[CALLERS]).await;
+        let world = run(dialect, limits, &[CALLERS], 400).await;
         let used = world.answered() as f64 / most(150);
         println!(
             "{dialect:?}: {:.2} % refused, {:.1} % used",
@@ -156,7 +156,7 @@ async fn a_request_limit_is_used_and_hardly_ever_hit() {
 async fn so_is_a_limit_on_tokens() {
     for dialect in [Dialect::Anthropic, Dialect::OpenAi] {
         let limits = KeyLimits { requests: Some(1_000), tokens: Some(30_000) };
-        let world = run(dialect, limits, &[CALLERS]).await;
+        let world = run(dialect, limits, &[CALLERS], 400).await;
         let used = world.tokens() as f64 / most(30_000);
         println!(
             "{dialect:?}: {:.2} % refused, {:.1} % used",
@@ -168,10 +168,23 @@ async fn so_is_a_limit_on_tokens() {
     }
 }
 
+/// More than the whole limit of a minute, of which they use a hundredth.
+#[tokio::test(start_paused = true)]
+async fn so_it_is_by_calls_that_may_write_much() {
+    for dialect in [Dialect::Anthropic, Dialect::OpenAi] {
+        let limits = KeyLimits { requests: Some(1_000), tokens: Some(30_000) };
+        let world = run(dialect, limits, &[CALLERS], 32_000).await;
+        let used = world.tokens() as f64 / most(30_000);
+        assert!(world.refused() < 0.01, "{dialect:?}: {} refused", world.refused());
+        assert!(used >= 0.9, "{dialect:?}: {used} used");
+        assert_eq!(world.failed, 0, "{dialect:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_tenants_get_the_same_whatever_they_ask() {
     let limits = KeyLimits { requests: Some(150), tokens: None };
-    let world = run(Dialect::OpenAi, limits, &[45, 15]).await;
+    let world = run(Dialect::OpenAi, limits, &[45, 15], 400).await;
     let [greedy, modest] = world.by_tenant[..] else { panic!("two tenants") };
     println!("{greedy} and {modest}, {} failed", world.failed);
     assert!(modest as f64 >= greedy as f64 * 0.8, "{greedy} and {modest}");

@@ -5,17 +5,16 @@ use std::{
     marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use steadfast_core::{Call, CallContext, Failure, IntoFailure, Spare, UntilEnd, inner_service};
+use steadfast_core::{Call, Failure, IntoFailure, Spare, UntilEnd, inner_service};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    QuotaKey, QuotaOfTarget, RateHandle, RatePermit, RatePolicy,
+    QuotaKey, QuotaOfTarget, RateHandle, RatePermit,
     future::RateFuture,
-    state::{Admission, Patience, RateState},
+    state::{Admission, RateState},
 };
 use crate::{EstimateTokens, FromNeeds, MeteredReply};
 
@@ -71,16 +70,7 @@ where
         let now = Instant::now();
         let key = self.by.with_key(&request, |key| self.state.key(key, now));
         let context = request.context();
-        let is_alone = is_alone(context);
-        let admission = key.admit(
-            self.estimate.estimate(&request),
-            || self.state.tenant(context),
-            || patience(&self.state.policy, context, is_alone, now),
-            is_alone,
-            &self.state.policy,
-            &context.log,
-            now,
-        );
+        let admission = key.admit(self.estimate.estimate(&request), context, &self.state, now);
         match admission {
             // Should the inner service panic, the permit is dropped on the way out.
             Admission::Permit(mut permit) => {
@@ -103,23 +93,6 @@ where
             Admission::Refused(refused) => RateFuture::refused(refused.failure(context)),
         }
     }
-}
-
-/// Whether a call has nowhere else to go: there is no other target, or it has been at the others.
-fn is_alone(context: &CallContext) -> bool {
-    context.alternatives == 0 || context.routed.as_ref().is_some_and(|routed| routed.is_return)
-}
-
-/// How long a call may wait. For an estimate no more than half of what is left of its deadline: the rest is for
-/// the answer.
-fn patience(policy: &RatePolicy, context: &CallContext, alone: bool, now: Instant) -> Patience {
-    let own = match context.alternatives {
-        0 => policy.max_wait,
-        _ => policy.max_wait_with_spare,
-    };
-    let own = own.min(context.patience.unwrap_or(Duration::MAX));
-    let left = context.deadline.map_or(Duration::MAX, |deadline| deadline.remaining_at(now));
-    Patience { most: own.min(left), estimated: own.min(left / 2), alone }
 }
 
 impl<S: Clone, By: Clone, E: Clone, T> Clone for RateLimited<S, By, E, T> {

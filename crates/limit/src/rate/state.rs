@@ -85,6 +85,25 @@ pub(crate) struct Patience {
     pub(crate) alone: bool,
 }
 
+/// Whether a call has nowhere else to go: there is no other target, or it has been at the others.
+fn is_alone(context: &CallContext) -> bool {
+    context.alternatives == 0 || context.routed.as_ref().is_some_and(|routed| routed.is_return)
+}
+
+impl Patience {
+    /// For an estimate no more than half of what is left of the deadline: the rest is for the answer.
+    fn of(context: &CallContext, policy: &RatePolicy, now: Instant) -> Self {
+        let own = match context.alternatives {
+            0 => policy.max_wait,
+            _ => policy.max_wait_with_spare,
+        };
+        let own = own.min(context.patience.unwrap_or(Duration::MAX));
+        let left = context.deadline.map_or(Duration::MAX, |deadline| deadline.remaining_at(now));
+        let (most, estimated) = (own.min(left), own.min(left / 2));
+        Self { most, estimated, alone: is_alone(context) }
+    }
+}
+
 /// The longest wait that a refusal states by an estimate, or by what other calls were told. 2 s: what has failed meanwhile elsewhere is not at its last
 /// attempt by then, and who comes back with nowhere else to go is let through to the provider.
 const LONGEST_ESTIMATE: Duration = Duration::from_secs(2);
@@ -171,13 +190,11 @@ impl RateKey {
     pub(crate) fn admit(
         self: &Arc<Self>,
         call: CallTokens,
-        tenant: impl FnOnce() -> u64,
-        patience: impl FnOnce() -> Patience,
-        is_alone: bool,
-        policy: &RatePolicy,
-        log: &RecoveryLog,
+        context: &CallContext,
+        shared: &RateState,
         now: Instant,
     ) -> Admission {
+        let (policy, log, is_alone) = (&shared.policy, &context.log, is_alone(context));
         let nanos = self.nanos(now);
         let mut state = self.state.lock();
         let moves_on = if is_alone { Duration::ZERO } else { state.quota.moves_on_for(nanos) };
@@ -188,7 +205,8 @@ impl RateKey {
             return Admission::Permit(RatePermit::new(self, admitted, policy, log));
         }
         let mut woken = Woken::new();
-        let (tenant, patience) = (tenant(), patience());
+        let tenant = shared.tenant(context);
+        let patience = Patience::of(context, policy, now);
         let decided = match moves_on > patience.most {
             // Asking is not known to be useless: a call that comes back with nowhere else to go is let through.
             true => Err(Refused { why: RefusedFor::Time, wait: moves_on.min(LONGEST_ESTIMATE) }),
