@@ -381,7 +381,7 @@ async fn what_a_call_may_write_is_not_what_it_is_expected_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_takes_a_place_among_all_that_wait_and_says_how_long_it_waited() {
+async fn a_call_that_waits_takes_a_slot_among_all_that_wait_and_says_how_long_it_waited() {
     let layer = layer(a_minute(60)).at_once();
     let service =
         layer.layer(service_fn(async |_: PlainRequest| Err::<&str, _>(fail(Reason::ServerError))));

@@ -34,11 +34,11 @@ pub(crate) enum Form {
 pub(crate) enum Lie {
     /// Nothing is limited, and nothing ever left.
     NothingLeft,
-    /// Nothing is limited, and a twentieth of what is said would be.
+    /// Nothing is limited, and stated is a twentieth of what there would be.
     MuchLess,
-    /// There is a tenth of what is said.
+    /// There is a tenth of what is stated.
     MuchMore,
-    /// All is said to be back tomorrow.
+    /// All is stated to be back tomorrow.
     Tomorrow,
     /// Its clock is ten minutes fast.
     Clock,

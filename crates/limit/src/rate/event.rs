@@ -73,7 +73,7 @@ impl RefusedFor {
         match self {
             Self::Time => "wait",
             Self::Crowd => "crowded",
-            Self::Places => "places",
+            Self::Slots => "slots",
         }
     }
 }
@@ -93,7 +93,7 @@ impl Refused {
                 "too many calls wait for our rate limit of this target already (`limit.max_waiting`); the \
                  target was not asked: come back after the stated wait or go to another target"
             }
-            RefusedFor::Places => {
+            RefusedFor::Slots => {
                 "too many calls wait already, between attempts or for rate limits, and this one would have had to; \
                  the target was not asked: come back after the stated wait or go to another target"
             }
@@ -102,7 +102,7 @@ impl Refused {
             .with_retry_after(Some(self.wait))
             .with_evidence("rate_limit");
         let failure = match self.why {
-            RefusedFor::Places => failure.with_crowded(),
+            RefusedFor::Slots => failure.with_crowded(),
             RefusedFor::Time | RefusedFor::Crowd => failure,
         };
         match target {

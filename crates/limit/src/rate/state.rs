@@ -71,7 +71,7 @@ pub(crate) enum RefusedFor {
     /// Too many wait for the target already.
     Crowd,
     /// Too many calls wait already, for whatever it is.
-    Places,
+    Slots,
 }
 
 /// How long a call may wait.
@@ -104,7 +104,7 @@ impl Patience {
     }
 }
 
-/// The longest wait that a refusal states by an estimate, or by what other calls were told. 2 s: what has failed meanwhile elsewhere is not at its last
+/// The longest wait that a refusal states by an estimate, or by the hint of other calls. 2 s: what has failed meanwhile elsewhere is not at its last
 /// attempt by then, and who comes back with nowhere else to go is let through to the provider.
 const LONGEST_ESTIMATE: Duration = Duration::from_secs(2);
 
@@ -411,7 +411,7 @@ impl Waiter {
 
     /// There is no place for it to wait: it is refused when it is polled, unless its turn has come.
     pub(crate) fn give_up(&mut self, now: Instant) {
-        (self.give_up, self.why) = (now, RefusedFor::Places);
+        (self.give_up, self.why) = (now, RefusedFor::Slots);
     }
 
     /// Whether its turn has come; otherwise `waker` is woken when that may have changed, or it is to be
