@@ -540,11 +540,10 @@ async fn a_broken_stream_is_resumed_where_it_broke_and_then_elsewhere() {
 
 /// A failure for which its target is not to be asked again is none of chance.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_retried_in_place_is_resumed_elsewhere() {
-    for (retry, preference) in [
-        (Retry::Yes, Preference::For("p0".into())),
-        (Retry::No, Preference::Against("p0".into())),
-    ] {
+async fn what_its_target_is_not_asked_again_for_is_resumed_elsewhere() {
+    for (retry, preference) in
+        [(Retry::Yes, Preference::For("p0".into())), (Retry::No, Preference::Against("p0".into()))]
+    {
         let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
         let model = Model::new(move |call, _| match call {
             0 => Ok(broken(&events, 40, fail(Reason::ServerError).with_retry(retry))),
