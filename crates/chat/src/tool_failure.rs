@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use steadfast_core::STOPPED_TOOL;
+
 use crate::{Part, ToolCall, ToolResult};
 
 /// How a tool failed: a mark on its result for the layers around it. It is never sent to a model, which reads
@@ -72,9 +74,7 @@ impl ToolFailure {
     /// else is the model's to handle.
     pub const fn user_text(&self) -> Option<&'static str> {
         match self.kind {
-            ToolFailureKind::TimedOut => {
-                Some("A command took too long and was stopped. Say so if it should be tried again.")
-            }
+            ToolFailureKind::TimedOut => Some(STOPPED_TOOL),
             _ => None,
         }
     }

@@ -76,7 +76,7 @@ pub use self::{
         SpendRecordRow, SpendRefusal, SpendReservation, SpendTotals, SpendWindow,
     },
     target::Target,
-    text::LOST_HISTORY,
+    text::{LOST_HISTORY, STOPPED_TOOL},
     time::Deadline,
     track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
     upstream::Upstream,

@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use steadfast_core::{Failure, FaultSide, LOST_HISTORY, Reason};
+use steadfast_core::{Failure, FaultSide, LOST_HISTORY, Reason, STOPPED_TOOL};
 
 use super::ThreadKey;
 
@@ -63,9 +63,7 @@ impl fmt::Display for TurnFailure {
             Self::Provider => f.write_str(
                 "The model provider can't be reached right now. Please try again in a moment.",
             ),
-            Self::ToolTimeout => f.write_str(
-                "A command took too long and was stopped. Say so if it should be tried again.",
-            ),
+            Self::ToolTimeout => f.write_str(STOPPED_TOOL),
             Self::History => f.write_str(LOST_HISTORY),
             Self::Pipeline => f.write_str(
                 "This took too long and was stopped. Please send it again, or ask for a smaller part of it.",
