@@ -2,20 +2,31 @@
 
 use std::{
     fmt::{self, Write as _},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use parking_lot::Mutex;
 use tracing::{
-    Event, Metadata, Subscriber,
+    Dispatch, Event, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
 };
 
 /// A subscriber that keeps each event as `name field=value ...`, without its message. For
 /// `tracing::subscriber::set_default`; clones share the events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CapturedEvents(Arc<Mutex<Vec<String>>>);
+
+/// A second subscriber, which nobody uses. While there is but one, tracing asks that of the thread which comes to an event first whether anybody
+/// listens, and remembers the answer for all threads: a test without a subscriber would take the event from the others for good.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(CapturedEvents(Arc::default())));
+
+impl Default for CapturedEvents {
+    fn default() -> Self {
+        LazyLock::force(&SECOND);
+        Self(Arc::default())
+    }
+}
 
 impl CapturedEvents {
     /// The events since the last call of this.
@@ -56,5 +67,20 @@ impl Visit for Line {
             // Writing to a string does not fail.
             let _ = write!(self.0, " {}={value:?}", field.name());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_captured_that_a_thread_without_a_subscriber_came_to_first() {
+        let events = CapturedEvents::default();
+        let _guard = tracing::subscriber::set_default(events.clone());
+        let emit = || tracing::event!(name: "seen", tracing::Level::INFO, "an event");
+        std::thread::spawn(emit).join().unwrap();
+        emit();
+        assert_eq!(events.take(), ["seen"]);
     }
 }
