@@ -136,8 +136,8 @@ async fn a_body_without_an_end_is_refused_at_its_limit_and_soon_not_read_any_mor
     };
     let (sent, answer) = tokio::join!(sending, answer);
     assert_eq!(answer, "HTTP/1.1 413 ");
-    // The limit of 32, the 64 that are read after it, and what the buffers of a busy system take: 36 were seen.
-    assert!((32..160).contains(&sent), "{sent} MiB were taken");
+    // The limit, what is read after it, and what the system's buffers take.
+    assert!((32..120).contains(&sent), "{sent} MiB were taken");
 }
 
 #[tokio::test(start_paused = true)]
