@@ -1,7 +1,8 @@
 //! A provider's whole answer: `dialect body`.
 
-use steadfast_chat::Event;
-use steadfast_client::dialect::codec;
+use bytes::Bytes;
+use steadfast_chat::{Event, Head};
+use steadfast_client::dialect::{EmbedShape, codec, count_codec, embed_codec};
 use steadfast_core::Dialect;
 
 use crate::{
@@ -19,6 +20,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let from = input.dialect();
     let body = input.rest();
+    check_beside(from, &body);
     let event = match codec(from).decode_answer(&body) {
         Ok(event) => event,
         Err(failure) => return check_failure(&failure),
@@ -51,5 +53,30 @@ pub fn run(data: &[u8]) {
                 assert_eq!(content_of(to, &events), wanted, "{from} to {to}\n{shown}");
             }
         }
+    }
+}
+
+/// The same body as an answer with embeddings, and with a count of tokens: vectors are parts of it, as many as were
+/// asked for.
+fn check_beside(dialect: Dialect, body: &Bytes) {
+    for (inputs, is_single) in [(1, true), (1, false), (2, false), (3, false)] {
+        let Some(codec) = embed_codec(dialect) else { break };
+        let asked = EmbedShape { inputs, is_single };
+        match codec.decode_answer(Head::new(dialect), asked, body) {
+            Err(failure) => check_failure(&failure),
+            Ok(answer) => {
+                assert_eq!(answer.embeddings.len(), inputs);
+                assert!(
+                    answer.embeddings.iter().map(|one| one.json().len()).sum::<usize>()
+                        <= body.len()
+                );
+                // Sorted once, it stays so.
+                let again = codec.decode_answer(Head::new(dialect), asked, &answer.body);
+                assert_eq!(again.map(|again| again.body).ok().as_ref(), Some(&answer.body));
+            }
+        }
+    }
+    if let Some(Err(failure)) = count_codec(dialect).map(|codec| codec.decode_answer(body)) {
+        check_failure(&failure);
     }
 }

@@ -1,11 +1,12 @@
 //! A caller's request: `dialect body`.
 
+use bytes::Bytes;
 use serde::de::IgnoredAny;
 use steadfast_chat::{
     ChatRequest, Message, Part, Thinking,
     transcript::{TranscriptRules, repair, validate},
 };
-use steadfast_client::dialect::{Route, Wire, codec};
+use steadfast_client::dialect::{EmbedRoute, Route, Wire, codec, count_codec, embed_codec};
 use steadfast_core::{Dialect, Failure};
 
 use crate::{content::check_failure, input::Input};
@@ -27,6 +28,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let from = input.dialect();
     let body = input.rest();
+    check_beside(from, &body);
     let valid = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
     let request = match codec(from).decode_request(&body, route(from)) {
         Ok(request) => {
@@ -55,6 +57,44 @@ pub fn run(data: &[u8]) {
             }
         }
         check_repair(&request, to);
+    }
+}
+
+/// The same body as a request for embeddings, and as one to count tokens: either is refused, or the same bytes are
+/// written, and with another model a request that can be read again.
+fn check_beside(dialect: Dialect, body: &Bytes) {
+    for is_single in [false, true] {
+        let route = EmbedRoute { model: route(dialect).model, is_single };
+        let Some(codec) = embed_codec(dialect) else { break };
+        match codec.decode_request(body, route) {
+            Err(error) => check_failure(&Failure::from(error)),
+            Ok(mut request) => {
+                assert_eq!(codec.encode_request(&request).ok().as_ref(), Some(body));
+                request.model = "another".into();
+                let written = codec.encode_request(&request);
+                let written = written.unwrap_or_else(|failure| panic!("{failure}"));
+                let again = codec.decode_request(&written, route);
+                let again = again.unwrap_or_else(|error| panic!("{error}\n{written:?}"));
+                assert_eq!(again.inputs(), request.inputs());
+            }
+        }
+    }
+    let Some(codec) = count_codec(dialect) else { return };
+    match codec.decode_request(body, route(dialect).model) {
+        Err(error) => check_failure(&Failure::from(error)),
+        Ok(request) => {
+            for to in Dialect::ALL {
+                let Some(other) = count_codec(to) else { continue };
+                match other.encode_request(&request, &Wire::default()) {
+                    Err(failure) => check_failure(&failure),
+                    Ok(written) if to == dialect => assert_eq!(written, body),
+                    Ok(written) => {
+                        let again = other.decode_request(&written, route(to).model);
+                        assert!(again.is_ok(), "{dialect} to {to}: {again:?}\n{written:?}");
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -318,7 +318,7 @@ async fn an_agent_in_a_loop_is_advised_and_then_stopped() {
         }
         let asked = rig.seen().len();
         let reply = looping(caller, 5, true).send(rig.addr).await;
-        let message = refusal(caller, 503, &reply);
+        let message = refusal(caller, 400, &reply);
         assert!(
             message.starts_with("Safety limit reached: the agent goes in circles"),
             "{message}"
@@ -390,7 +390,7 @@ async fn only_an_operator_extends_a_task() {
     let rig = rig(Dialect::OpenAi, "[guard]\ncalls = 3\n", |sim| sim).await;
     let task = |times| looping(Dialect::OpenAi, times, false).header("x-steadfast-task", "t1");
     assert_eq!(task(3).send(rig.addr).await.status, 200);
-    assert_eq!(task(4).send(rig.addr).await.status, 503);
+    assert_eq!(task(4).send(rig.addr).await.status, 400);
     let extend = |query: &str| HttpRequest::post("/admin/guard/extend", "").query(query);
     assert_eq!(extend("task=t2").send(rig.addr).await.status, 404);
     assert_eq!(extend("").send(rig.addr).await.status, 400);
@@ -427,7 +427,7 @@ async fn tenants_neither_lift_limits_nor_share_tasks() {
     let extend = |tenant: &str| {
         HttpRequest::post("/admin/guard/extend", "").query(&format!("task=t&tenant={tenant}"))
     };
-    assert_eq!(task("acme", 4).send(rig.addr).await.status, 503);
+    assert_eq!(task("acme", 4).send(rig.addr).await.status, 400);
     assert_eq!(task("other", 1).send(rig.addr).await.status, 200, "another's task");
     for shut in [extend("acme"), as_of(extend("acme"), "acme"), as_of(extend("acme"), "other")] {
         assert_eq!(shut.send(rig.addr).await.status, 401);
@@ -435,7 +435,7 @@ async fn tenants_neither_lift_limits_nor_share_tasks() {
     assert_eq!(as_of(extend("other"), "admin").send(rig.addr).await.status, 200);
     assert_eq!(
         task("acme", 4).send(rig.addr).await.status,
-        503,
+        400,
         "that extended the other tenant's"
     );
     assert_eq!(as_of(extend("nobody"), "admin").send(rig.addr).await.status, 404);
@@ -584,6 +584,13 @@ async fn what_can_not_fit_is_refused_before_a_provider_is_called() {
         let reply = ask(caller, model(caller), false).body(body.to_string()).send(rig.addr).await;
         let message = refusal(caller, 400, &reply);
         assert!(message.contains("can not be made to fit"), "{caller}: {message}");
+        // By these words agents know that they have to compact.
+        let words = match caller {
+            Dialect::Anthropic => "prompt is too long: ",
+            Dialect::OpenAi => "This model's maximum context length is 2000 tokens",
+            Dialect::Gemini => "The input token count (",
+        };
+        assert!(message.starts_with(words), "{caller}: {message}");
         assert_eq!(reply.header("x-steadfast-reason"), Some("context_overflow"));
         assert_eq!(rig.seen().len(), 0, "{caller}: no provider was called");
     }

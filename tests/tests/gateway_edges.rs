@@ -128,15 +128,15 @@ async fn an_unknown_model_is_not_found_in_every_pair_the_next_time_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_paths_are_refused_in_the_likely_dialect() {
     let rig = open_rig(Dialect::OpenAi).await;
-    for method in ["countTokens", "embedContent", ""] {
+    for method in ["predict", "countTextTokens", ""] {
         let address = format!("/v1beta/models/{}:{method}", model(Dialect::Gemini));
         let reply = HttpRequest::post(address, "{}").send(rig.addr).await;
         let message = refusal(Dialect::Gemini, 404, &reply);
         assert!(message.contains("streamGenerateContent"), "it names what exists: {message}");
     }
     for (dialect, nowhere) in [
-        (Dialect::OpenAi, HttpRequest::post("/v1/embeddings", "{}")),
-        (Dialect::OpenAi, HttpRequest::get("/")),
+        (Dialect::OpenAi, HttpRequest::post("/v1/images/generations", "{}")),
+        (Dialect::OpenAi, HttpRequest::get("/index.html")),
         (Dialect::OpenAi, HttpRequest::get("/v1/chat/completions/../../etc/passwd")),
         (
             Dialect::Anthropic,

@@ -183,7 +183,8 @@ async fn only_listed_headers_of_a_caller_are_sent_upstream_and_no_credential_is(
             Dialect::Anthropic => "x-api-key",
             Dialect::Gemini => "x-goog-api-key",
         };
-        let mut expected = vec!["accept", "content-length", "content-type", "host", key];
+        let mut expected =
+            vec!["accept", "accept-encoding", "content-length", "content-type", "host", key];
         expected.extend(["user-agent", "x-operator", "x-steadfast-attempt"]);
         if speaks == Dialect::Anthropic {
             expected.push("anthropic-version");

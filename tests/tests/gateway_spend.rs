@@ -79,10 +79,10 @@ async fn a_tenants_cap_is_its_own_and_final() {
         };
         assert_eq!(tokens(&rig, "tenant", "acme").await, (1_000 * answered as u64, 0), "{dialect}");
         assert!(answered >= 11, "{dialect}: {answered}");
-        assert_eq!(refused.status, 429, "{dialect}: {}", refused.text());
+        assert_eq!(refused.status, 402, "{dialect}: {}", refused.text());
         assert_eq!(refused.header("x-should-retry"), Some("false"), "{dialect}");
         assert!(refused.header("retry-after").is_some(), "{dialect}: it says when there is room");
-        let text = refusal(dialect, 429, &refused);
+        let text = refusal(dialect, 402, &refused);
         assert!(text.contains("acme") && text.contains("hour"), "{dialect}: {text}");
         // Nobody was asked for it, and others are not concerned.
         assert_eq!(rig.seen().len(), answered, "{dialect}");
@@ -170,7 +170,7 @@ async fn what_was_spent_is_spent_after_a_reload() {
         call(&rig, dialect, 0, false).await
     };
     let refused = reload("5_000").await;
-    assert_eq!(refused.status, 429);
+    assert_eq!(refused.status, 402);
     assert!(refused.text().contains("is 5000: 3000 are used"), "{}", refused.text());
     assert_eq!(reload("50_000").await.status, 200);
     assert_eq!(tokens(&rig, "tenant", "acme").await, (4_000, 0));

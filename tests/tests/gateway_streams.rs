@@ -48,7 +48,9 @@ async fn one(caller: Dialect, speaks: Dialect, after: usize, how: How) {
     let reply = request.send(rig.addr).await;
     assert_eq!(reply.status, 200, "{case}: {}", reply.text());
     assert_eq!(reply.header("content-type"), Some("text/event-stream"), "{case}");
-    assert!(reply.clean, "{case}: the body ends by its framing");
+    // Gemini's SDKs take an end behind an error event for a good one.
+    let breaks_off = caller == Dialect::Gemini;
+    assert_eq!(reply.clean, !breaks_off, "{case}: the body ends by its framing");
     check(&rig, caller, after, &case, &WireAnswer::stream(caller, &reply.body));
 
     if caller == Dialect::Gemini {

@@ -122,7 +122,7 @@ async fn nobody_who_is_refused_is_asked_for_a_body() {
     for (headers, status) in [
         ("content-length: 10000000000\r\n", "413"),
         ("content-length: 10\r\norigin: https://evil.example\r\n", "401"),
-        ("content-length: 10\r\ncontent-encoding: gzip\r\n", "415"),
+        ("content-length: 10\r\ncontent-encoding: br\r\n", "415"),
     ] {
         let began = Instant::now();
         let reply = all(begin(&rig, &format!("{EXPECT}{headers}")).await).await;

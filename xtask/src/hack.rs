@@ -1,15 +1,10 @@
-//! `cargo xtask hack`: the published crates with every set of their features, and the tests of each by
-//! themselves.
+//! `cargo xtask hack`: the published crates with each of their features, and the tests of each by themselves.
 
 use std::process::Command;
 
 use crate::{tool::Tool, workspace};
 
 const CARGO_HACK: Tool = Tool { name: "cargo-hack", version: "0.6.46" };
-
-/// Crates that put others together. Each of their features is checked by itself, and all of them together, not every
-/// set: what a feature turns on there is a crate, whose own features are checked with it.
-const FACADES: [&str; 2] = ["steadfast", "steadfast-gateway"];
 
 /// Checks the packages named, or all published ones.
 pub(crate) fn run(packages: &[String]) -> Result<(), String> {
@@ -22,14 +17,11 @@ pub(crate) fn run(packages: &[String]) -> Result<(), String> {
         return Err(format!("`{name}` is no published crate; there are {}", published.join(", ")));
     }
     let wanted = if packages.is_empty() { &published } else { packages };
-    let (facades, layers): (Vec<_>, Vec<_>) =
-        wanted.iter().map(String::as_str).partition(|name| FACADES.contains(name));
-    // Without the dependencies of the tests, which turn features on that a user does not have. The
-    // manifests and the lock file are put back afterwards.
-    check(&layers, &["--feature-powerset", "--no-dev-deps"])?;
-    check(&facades, &["--each-feature", "--no-dev-deps"])?;
-    // As `cargo test -p` builds them: in the workspace, other crates turn features on.
     let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
+    // None, each and all; without the dependencies of the tests, which turn features on that a user does not have.
+    // The manifests and the lock file are put back afterwards.
+    check(&wanted, &["--each-feature", "--no-dev-deps"])?;
+    // As `cargo test -p` builds them: in the workspace, other crates turn features on.
     check(&wanted, &["--all-targets"])
 }
 

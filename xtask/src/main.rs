@@ -2,12 +2,14 @@
 //!
 //! Plain `cargo` calls with the right flags, so that a person, the editor and CI run the same.
 
+mod agents;
 mod bench;
 mod chaos;
 mod deny;
 mod dominance;
 mod events;
 mod examples;
+mod frameworks;
 mod fuzz;
 mod hack;
 mod links;
@@ -16,7 +18,10 @@ mod names;
 mod new_layer;
 mod outage;
 mod package;
+mod page;
+mod program;
 mod reload;
+mod scripts;
 mod sdk;
 mod siege;
 mod tool;
@@ -28,6 +33,15 @@ use std::{
     env,
     process::{Command, ExitCode},
 };
+
+/// For a part, or for a build in the profile [`CHAOS`] in place of [`RELEASE`], which takes minutes more.
+const QUICK: &str = "--quick";
+
+/// The profile of what is measured, and run by users.
+const RELEASE: &str = "release";
+
+/// The profile of what runs long in tests.
+const CHAOS: &str = "chaos";
 
 /// A task. This table is the usage, what `ci` runs and, by `ci --list`, what `.ci/run` runs.
 struct Step {
@@ -79,7 +93,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "hack",
-        what: "each published crate with each set of its features, and its tests alone; `hack [package...]`",
+        what: "each published crate with each of its features, and its tests alone; `hack [package...]`",
         ci: Some(&[]),
         run: Run::WithArguments(hack::run),
     },
@@ -110,9 +124,9 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "demo",
-        what: "the demo once, in release mode",
-        ci: Some(&[]),
-        run: Run::Plain(demo),
+        what: "the demo once, in release mode; `demo --quick`: as it builds soonest",
+        ci: Some(&[QUICK]),
+        run: Run::WithArguments(demo),
     },
     Step {
         name: "fuzz",
@@ -124,9 +138,24 @@ const STEPS: &[Step] = &[
     Step {
         name: "siege",
         what: "attacks on the release binary over sockets, then a soak of 5 minutes; `siege [--quick] [word...]`: \
-               the attacks with the words in their name, `--quick` without those that take long",
-        ci: Some(&["--quick"]),
+               the attacks with the words in their name, `--quick` without those that take long, on the binary \
+               that builds soonest",
+        ci: Some(&[QUICK]),
         run: Run::WithArguments(siege::run),
+    },
+    Step {
+        name: "agents",
+        what: "real coding agents in front of the gateway, two of them; `agents [--all] [word...]`: all of them in \
+               every column, or the agents and columns with the words in their name",
+        ci: Some(&[]),
+        run: Run::WithArguments(agents::run),
+    },
+    Step {
+        name: "frameworks",
+        what: "frameworks in front of the gateway, each once; `frameworks [--all] [word...]`: all of them each way, or \
+               those with the words in their name",
+        ci: Some(&[]),
+        run: Run::WithArguments(frameworks::run),
     },
     Step {
         name: "test",
@@ -278,13 +307,18 @@ fn docs() -> Result<(), String> {
     cargo("docs", &scope, &[("RUSTDOCFLAGS", "-D warnings")])
 }
 
-fn demo() -> Result<(), String> {
-    cargo("demo", &["run", "--release", "--locked", "--", "demo", "--once"], &[])
+fn demo(arguments: &[String]) -> Result<(), String> {
+    let profile = match arguments {
+        [] => RELEASE,
+        [quick] if quick == QUICK => CHAOS,
+        _ => return Err(format!("`demo` takes `{QUICK}` or nothing")),
+    };
+    cargo("demo", &["run", "--profile", profile, "--locked", "--", "demo", "--once"], &[])
 }
 
 /// Runs a test of several crates optimised and for as long as `setting` says, with what it prints.
 fn at_length(step: &str, test: &str, which: &str, setting: (&str, &str)) -> Result<(), String> {
-    let (profile, package) = (["--profile", "chaos"], ["-p", "steadfast-tests", "--test", test]);
+    let (profile, package) = (["--profile", CHAOS], ["-p", "steadfast-tests", "--test", test]);
     let own = ["--", "--nocapture", which];
     let args = [&["test", "--locked"], &profile[..], &package, &own].concat();
     cargo(step, &args, &[setting])

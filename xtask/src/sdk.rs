@@ -4,22 +4,24 @@
 //! `tests/sdk`, each with a gateway and simulated providers of its own.
 
 mod report;
-mod setup;
-mod stage;
 
 use std::{
     env,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
-    thread,
 };
 
-use report::{Line, Outcome};
-use stage::Stage;
+use report::Outcome;
+
+use crate::{
+    program,
+    scripts::{
+        self,
+        lines::Line,
+        setup::{self, Kit, Tools},
+        stage::{Between, Stage},
+    },
+    workspace,
+};
 
 /// An SDK, in the order of the table's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,98 +93,47 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
         return Err(format!("no SDK and provider is called `{}`", words.join(" ")));
     }
 
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let root = root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))?;
+    let root = workspace::root();
     let work = root.join("target/sdk");
-    let binary = build()?;
-    let tools = setup::tools(&root.join("tests/sdk"), &work)?;
+    let binary = program::gateway("sdk")?;
+    let tools = setup::tools(Kit {
+        task: "sdk",
+        skip: "STEADFAST_SKIP_SDKS",
+        root,
+        pinned: "tests/sdk",
+        work: work.clone(),
+        node: None,
+    })?;
     let harness = Harness { root, work, binary, tools };
 
     println!("== sdk: {} runs", chosen.len());
-    let outcomes = harness.run_all(&chosen);
+    let run = |of| Outcome { of, lines: harness.run_one(of) };
+    let outcomes = scripts::run_all(&chosen, 1, run, Outcome::print);
     let whole = chosen.len() == SDKS.len() * UPSTREAMS.len();
-    report::finish(&harness.root, &outcomes, whole)
-}
-
-/// Builds the gateway; where its binary is.
-fn build() -> Result<PathBuf, String> {
-    println!("== sdk: cargo build -p steadfast-gateway");
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(["build", "--locked", "-p", "steadfast-gateway", "--bin", "steadfast"])
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("can not start cargo: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // A path with a character that JSON escapes is not worth a JSON parser.
-    let mut made = text.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(r#""executable":""#)?;
-        rest.split_once('"').map(|(path, _)| path)
-    });
-    match made.next_back() {
-        Some(path) if output.status.success() => Ok(path.into()),
-        _ => Err(format!("the gateway can not be built ({})", output.status)),
-    }
+    report::finish(root, &outcomes, whole)
 }
 
 /// What every run needs.
 struct Harness {
-    root: PathBuf,
+    root: &'static Path,
     work: PathBuf,
     binary: PathBuf,
-    tools: setup::Tools,
+    tools: Tools,
 }
 
 impl Harness {
-    /// Runs all, some at a time, and prints each when it is over; in the order asked for.
-    fn run_all(&self, chosen: &[Combination]) -> Vec<Outcome> {
-        let next = AtomicUsize::new(0);
-        let (send, over) = mpsc::channel();
-        let workers = thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
-        let mut done: Vec<_> = thread::scope(|scope| {
-            for _ in 0..workers {
-                let (send, next) = (send.clone(), &next);
-                scope.spawn(move || {
-                    while let Some((at, one)) = {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        chosen.get(at).map(|one| (at, *one))
-                    } {
-                        let _ = send.send((at, Outcome { of: one, lines: self.run_one(one) }));
-                    }
-                });
-            }
-            drop(send);
-            over.iter().inspect(|(_, outcome): &(usize, Outcome)| outcome.print()).collect()
-        });
-        done.sort_by_key(|(at, _)| *at);
-        done.into_iter().map(|(_, outcome)| outcome).collect()
-    }
-
     /// One script from its start to its end; what went wrong around it is a failed check.
     fn run_one(&self, one: Combination) -> Vec<Line> {
-        let name = format!("{}-{}", one.sdk.script.replace(['/', '.'], "-"), one.upstream.dialect);
+        let Upstream { dialect, models } = one.upstream;
+        let name = format!("{}-{dialect}", one.sdk.script.replace(['/', '.'], "-"));
         let folder = self.work.join("runs").join(name);
         let run = || {
-            let stage = Stage::set(&self.binary, &self.root, &folder, &one.upstream)?;
-            let output = self
-                .tools
-                .script(&one.sdk)
-                .envs(stage.environment())
-                .stdin(Stdio::null())
-                .output()
-                .map_err(|error| format!("the script can not be started: {error}"))?;
-            let mut lines = report::read(&String::from_utf8_lossy(&output.stdout));
-            let failed = lines.iter().any(|line| matches!(line, Line::Fail { .. }));
-            if failed || !output.status.success() {
-                let text = String::from_utf8_lossy(&output.stderr);
-                let text: Vec<_> = text.lines().rev().take(8).collect();
-                let text: Vec<_> = text.into_iter().rev().collect();
-                if !failed {
-                    lines.push(Line::broken(format!("{}: {}", output.status, text.join(" | "))));
-                }
-                lines.push(Line::Note(format!("logs are in {}", folder.display())));
-            }
+            let template = &self.root.join("tests/sdk/steadfast.toml");
+            let between = Between::Gateway { template, models };
+            let stage = Stage::set(&self.binary, &folder, dialect, between)?;
+            let mut script = self.tools.script(one.sdk.script);
+            script.envs(stage.environment());
+            let mut lines = scripts::run(script, &folder)?;
             lines.extend(report::missing(&lines).into_iter().map(Line::broken));
             Ok(lines)
         };

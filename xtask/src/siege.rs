@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
+use crate::{CHAOS, QUICK, RELEASE};
+
 /// The minutes of the soak after all checks.
 const SHORT_SOAK: &str = "5";
 
 /// Runs the checks of `siege/`: those whose name has every word in it, without the slow ones with `--quick`; without either all of them, and
 /// a short soak.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    start("siege", args)?;
+    let is_quick = args.iter().any(|argument| argument == QUICK);
+    start("siege", if is_quick { CHAOS } else { RELEASE }, args)?;
     if args.is_empty() { soak(&[SHORT_SOAK.to_owned()]) } else { Ok(()) }
 }
 
@@ -19,16 +22,17 @@ pub(crate) fn soak(args: &[String]) -> Result<(), String> {
         [minutes] if minutes.parse::<u32>().is_ok_and(|minutes| minutes >= 2) => minutes,
         _ => return Err("`soak [minutes]`, at least 2, such as `soak 5`".to_owned()),
     };
-    start("soak", &["--soak".to_owned(), minutes.to_owned()])
+    start("soak", RELEASE, &["--soak".to_owned(), minutes.to_owned()])
 }
 
-fn start(step: &str, args: &[String]) -> Result<(), String> {
-    let build = ["build", "--release", "--locked", "-p", "steadfast-gateway", "--bin", "steadfast"];
-    crate::cargo(step, &build, &[])?;
-    let binary: PathBuf = crate::target().join("release/steadfast");
+/// Builds the gateway in `profile` and attacks it.
+fn start(step: &str, profile: &str, args: &[String]) -> Result<(), String> {
+    let build = ["build", "--profile", profile, "--locked", "-p", "steadfast-gateway"];
+    crate::cargo(step, &[&build[..], &["--bin", "steadfast"]].concat(), &[])?;
+    let binary: PathBuf = crate::target().join(profile).join("steadfast");
     let binary = binary.to_str().ok_or("the path of the gateway is not UTF-8")?;
     // What attacks is as checked as a test, and quick enough to be no hindrance.
-    let own = ["run", "--locked", "--profile", "chaos", "-p", "steadfast-siege", "--", binary];
+    let own = ["run", "--locked", "--profile", CHAOS, "-p", "steadfast-siege", "--", binary];
     let args: Vec<&str> = own.into_iter().chain(args.iter().map(String::as_str)).collect();
     crate::cargo(step, &args, &[])
 }

@@ -2,19 +2,28 @@
 
 use steadfast_core::{Dialect, Failure, OnUnsupported, Profile, Reason, Scope};
 
-use crate::{ChatRequest, Message, Part, transcript};
+use std::sync::Arc;
+
+use crate::{
+    ChatRequest, Message, ModelFacts, Part, Role,
+    transcript::{self, Repairs, TranscriptRule, TranscriptRules},
+};
 
 /// Fits `request` to `profile`: its model, its output limit, its parameters, what it can read.
 pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), Failure> {
+    let mut most = profile.can.max_output;
     if let Some(model) = profile.target.model()
         && request.model != model
     {
         request.model = model.into();
+        // The limit was set for another model.
+        most = most.or_else(|| ModelFacts::of(model)?.output);
     }
-    if let (Some(requested), Some(max)) = (request.params.max_output, profile.can.max_output)
-        && requested > max
+    request.on_unsupported = profile.can.on_unsupported;
+    if let (Some(requested), Some(most)) = (request.params.max_output, most)
+        && requested > most
     {
-        request.params.max_output = Some(max);
+        request.params.max_output = Some(most);
     }
     for name in &profile.can.unsupported {
         if !request.params.clear(name) {
@@ -38,13 +47,49 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     let dialect = profile.dialect.or(request.dialect()).unwrap_or(Dialect::OpenAi);
     let translated = request.dialect().is_some_and(|own| own != dialect);
     if drops_images || foreign || translated {
+        let rules = TranscriptRules::for_profile(dialect, profile);
+        if translated {
+            takes_content(request, &rules).map_err(|what| refused(profile, what))?;
+        }
         // What could not be repaired the provider refuses, with an error message of its own.
-        let _ = transcript::repair(
-            request,
-            &transcript::TranscriptRules::for_profile(dialect, profile),
-        );
+        let repairs = transcript::repair(request, &rules);
+        if translated {
+            request.taken_out = taken_out(&repairs);
+        }
     }
     Ok(())
+}
+
+/// Whether the target takes all content where it stands that a repair would otherwise replace or drop.
+fn takes_content(request: &ChatRequest, rules: &TranscriptRules) -> Result<(), &'static str> {
+    let is_media = |part: &Part| matches!(part, Part::Media(_));
+    for message in &request.messages {
+        let misplaced = match message.role() {
+            Role::System => true,
+            Role::Assistant => !rules.images.in_answers,
+            _ => false,
+        };
+        if misplaced && message.parts().iter().any(is_media) {
+            return Err("it takes no media in messages of the system or the model");
+        }
+        let extra = message.dialect().and_then(|dialect| message.extra(dialect));
+        if message.parts().is_empty()
+            && extra.and_then(|extra| extra.get("audio")).is_some_and(|audio| !audio.is_null())
+        {
+            return Err("it has no word for `messages[].audio`");
+        }
+    }
+    Ok(())
+}
+
+/// The rules by which something is gone that an answer can do without.
+fn taken_out(repairs: &Repairs) -> Option<Arc<[TranscriptRule]>> {
+    let taken = [TranscriptRule::Orphan, TranscriptRule::Thinking];
+    let rules: Vec<_> = taken
+        .into_iter()
+        .filter(|rule| repairs.done.iter().any(|repair| repair.rule == *rule))
+        .collect();
+    (!rules.is_empty()).then(|| rules.into())
 }
 
 fn refused(profile: &Profile, why: &str) -> Failure {
@@ -57,7 +102,7 @@ fn refused(profile: &Profile, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Role, Thinking, ThinkingConfig};
+    use crate::{Thinking, ThinkingConfig};
     use steadfast_core::{Call, Target};
 
     fn history() -> ChatRequest {
@@ -106,6 +151,20 @@ mod tests {
         profile.can.max_output = Some(99_000);
         request.adapt(&profile).unwrap();
         assert_eq!(request.params.max_output, Some(8_000));
+    }
+
+    #[test]
+    fn a_limit_for_another_model_is_lowered_to_what_is_known_of_this_one() {
+        for (model, asked, sent) in
+            [("gpt-4o", 32_000, 16_384), ("gpt-4o", 8_000, 8_000), ("house-model", 32_000, 32_000)]
+        {
+            let mut request = history().with_max_output(asked);
+            request.adapt(&Profile::new(Target::new("p").with_model(model))).unwrap();
+            assert_eq!(request.params.max_output, Some(sent), "{model}");
+        }
+        let mut own = history().with_max_output(32_000).with_model("gpt-4o");
+        own.adapt(&Profile::new(Target::new("p").with_model("gpt-4o"))).unwrap();
+        assert_eq!(own.params.max_output, Some(32_000), "the caller knows better");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use steadfast_core::Usage;
 
 use crate::{
-    Delta, Event, Frame, FrameKind, Head, Message, Part, Role, Stop, Text, Thinking, ToolCall,
+    Citation, Delta, Event, Frame, FrameKind, Head, Message, Part, Role, Stop, Text, Thinking,
+    TokenLogprob, ToolCall,
 };
 
 /// A whole answer, put together from its events.
@@ -18,6 +19,10 @@ pub struct Completion {
     pub model: Option<String>,
     /// The content, in order.
     pub parts: Vec<Part>,
+    /// The sources of its text.
+    pub citations: Vec<Citation>,
+    /// How likely its tokens were.
+    pub logprobs: Vec<TokenLogprob>,
     /// Why it stopped.
     pub stop: Option<Stop>,
     /// What it used.
@@ -39,6 +44,8 @@ impl Completion {
             id: None,
             model: None,
             parts: Vec::new(),
+            citations: Vec::new(),
+            logprobs: Vec::new(),
             stop: None,
             usage: Usage::default(),
             ended: false,
@@ -104,6 +111,8 @@ impl Completion {
             Delta::Opaque { index, block } => {
                 self.block(*index, || Part::Opaque(block.clone()));
             }
+            Delta::Citations(citations) => self.citations.extend_from_slice(citations),
+            Delta::Logprobs(logprobs) => self.logprobs.extend_from_slice(logprobs),
             Delta::Usage(usage) => self.usage.update(usage),
             Delta::Stop(stop) => self.stop = Some(stop.clone()),
             Delta::End => self.ended = true,

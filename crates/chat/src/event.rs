@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::{Opaque, Stop, StopReason};
+use crate::{Citation, Opaque, Stop, StopReason, TokenLogprob};
 use steadfast_core::{Dialect, Usage};
 
 /// The content of one [`Event`], in order.
@@ -138,6 +138,10 @@ pub enum Delta {
         /// The block.
         index: u32,
     },
+    /// Sources of the text.
+    Citations(Vec<Citation>),
+    /// How likely the next tokens were.
+    Logprobs(Vec<TokenLogprob>),
     /// What has been used so far.
     Usage(Usage),
     /// Why the model stopped.
@@ -158,6 +162,8 @@ impl Delta {
             Delta::Start { .. }
             | Delta::Signature { .. }
             | Delta::BlockEnd { .. }
+            | Delta::Citations(_)
+            | Delta::Logprobs(_)
             | Delta::Usage(_)
             | Delta::Stop(_)
             | Delta::End

@@ -4,17 +4,22 @@
 //! conversations share:
 //!
 //! * [`ChatRequest`], [`ChatResponse`], [`Event`] and [`Completion`]: the request and the answer.
+//! * [`EmbedRequest`] and [`EmbedResponse`]: texts, and their vectors.
 //! * [`ToolRequest`] and [`ToolResult`]: a call of a tool, for those who run tools, and what came of it.
 //! * [`transcript`]: what a provider accepts as a conversation, and how to repair one.
+//! * [`ModelFacts`]: what is publicly known of models.
 //! * [`surrogates`]: text that was cut in the middle of a character.
 
 mod adapt;
+mod annotation;
 mod completion;
+mod embed;
 mod event;
 mod headers;
 mod invocation;
 mod json;
 mod message;
+mod model_facts;
 mod model_name;
 mod params;
 mod part;
@@ -28,12 +33,15 @@ mod track;
 pub mod transcript;
 
 pub use self::{
+    annotation::{Citation, TokenLogprob},
     completion::Completion,
+    embed::{EmbedInput, EmbedOrigin, EmbedRequest, EmbedResponse, Embedding},
     event::{Delta, Deltas, Event, Frame, FrameKind},
     headers::ReplyHeaders,
     invocation::{ToolInvocation, ToolRequest},
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},
+    model_facts::ModelFacts,
     model_name::ModelName,
     params::{Params, ResponseFormat, SharedParams, ThinkingConfig},
     part::{Media, MediaKind, MediaSource, Opaque, Part, Text, Thinking, ToolCall, ToolResult},

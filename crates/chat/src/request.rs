@@ -5,8 +5,13 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::{Media, MediaSource, Message, ModelName, Part, SharedParams, SharedVec, Tool};
-use steadfast_core::{Call, CallContext, Dialect, Failure, Needs, Profile, PromptDigest};
+use crate::{
+    Media, MediaSource, Message, ModelName, Part, SharedParams, SharedVec, Tool,
+    transcript::TranscriptRule,
+};
+use steadfast_core::{
+    Beginning, Call, CallContext, Dialect, Failure, Needs, OnUnsupported, Profile, PromptDigest,
+};
 
 /// A conversation to be continued by a model. Cheap to clone.
 ///
@@ -35,9 +40,21 @@ pub struct ChatRequest {
     pub params: SharedParams,
     /// Whether the answer is to come in pieces.
     pub stream: bool,
+    /// What to do with what the target's dialect has no word for and an answer can do without: set from the
+    /// target's profile, read by a client that translates.
+    pub on_unsupported: OnUnsupported,
     /// Headers to pass on to the provider, such as `anthropic-beta`. A client sends them only to a
     /// provider of the request's own dialect, and never lets one override its credentials.
     pub headers: HeaderMap,
+    /// The query of the caller's address to pass on, such as `beta=true`, without what is no provider's business. A
+    /// client sends it only to a provider of the request's own dialect.
+    pub query: Option<Arc<str>>,
+    /// The rules by which a repair has taken something from the conversation when it was fitted to a target of
+    /// another dialect: thinking, and results without their calls. A client that translates names it.
+    pub taken_out: Option<Arc<[TranscriptRule]>>,
+    /// The most tokens of answer that its target has room for beside the conversation, and writes: set by who knows
+    /// both, read by a client whose dialect needs a limit where the caller asked for none.
+    pub answer_room: Option<u64>,
     origin: Option<Arc<Origin>>,
 }
 
@@ -69,7 +86,11 @@ impl ChatRequest {
             tools: SharedVec::default(),
             params: SharedParams::default(),
             stream: false,
+            on_unsupported: OnUnsupported::default(),
             headers: HeaderMap::new(),
+            query: None,
+            taken_out: None,
+            answer_room: None,
             origin: None,
         }
     }
@@ -178,6 +199,17 @@ impl Call for ChatRequest {
             }
         }
         Some(digest.finish())
+    }
+
+    fn beginning(&self) -> Option<Beginning> {
+        let mut turns =
+            self.messages.iter().filter(|message| message.role() != crate::Role::System);
+        let first = turns.next()?;
+        let mut digest = PromptDigest::default();
+        for text in first.parts().iter().filter_map(Part::as_text) {
+            digest.add(text.as_bytes());
+        }
+        Some(Beginning::new(digest.finish(), turns.next().is_none()))
     }
 
     fn is_whole(&self) -> Option<bool> {

@@ -83,4 +83,11 @@ pub enum ToolChoice {
     Required,
     /// This one.
     Tool(String),
+    /// One of these, or none unless it has to call one.
+    Allowed {
+        /// The tools.
+        names: Vec<String>,
+        /// At least one of them has to be called.
+        required: bool,
+    },
 }

@@ -13,6 +13,7 @@ mod headers;
 mod keys;
 mod message;
 mod numbers;
+mod parameter;
 mod phrases;
 mod prose;
 mod refine;
@@ -52,6 +53,7 @@ pub(crate) fn warm() {
     phrases::warm();
     rules::warm();
     keys::warm();
+    parameter::warm();
     headers::warm();
     prose::warm();
     statuses::warm();

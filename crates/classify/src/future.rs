@@ -1,4 +1,4 @@
-//! The chat service's future.
+//! The future of a chat service, and of one that embeds.
 
 use std::{
     fmt,
@@ -8,10 +8,9 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use steadfast_chat::ChatResponse;
 use steadfast_core::{BoxError, Failure, Reason};
 
-use crate::stream::{ClassifiedEvents, Judge};
+use crate::{ClassifyReply, stream::Judge};
 
 pin_project! {
     /// Waits for the answer's head. Dropping it drops the call.
@@ -31,12 +30,13 @@ impl<F> ResponseFuture<F> {
     }
 }
 
-impl<F, S, E> Future for ResponseFuture<F>
+impl<F, R, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<ChatResponse<S>, E>>,
+    F: Future<Output = Result<R, E>>,
+    R: ClassifyReply,
     E: Into<BoxError>,
 {
-    type Output = Result<ChatResponse<ClassifiedEvents<S>>, Failure>;
+    type Output = Result<R::Classified, Failure>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -48,10 +48,7 @@ where
             )));
         };
         Poll::Ready(match result {
-            Ok(response) => {
-                let retry_empty = *this.retry_empty;
-                Ok(response.map(|events| ClassifiedEvents::new(events, judge, retry_empty)))
-            }
+            Ok(response) => Ok(response.classified(judge, *this.retry_empty)),
             Err(error) => Err(judge.classifier.error(error, judge.target.as_ref())),
         })
     }

@@ -106,6 +106,7 @@ pub mod http;
 pub mod json;
 mod layer;
 mod policy;
+mod reply;
 pub mod service;
 pub mod stream;
 mod verdict;
@@ -115,5 +116,6 @@ pub use self::{
     evidence::{Evidence, TransportErrorKind},
     layer::ClassifyLayer,
     policy::ClassifyPolicy,
+    reply::ClassifyReply,
     verdict::Verdict,
 };

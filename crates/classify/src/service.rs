@@ -5,18 +5,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use steadfast_chat::ChatResponse;
 use steadfast_core::{Call, Failure, IntoBoxError, inner_service};
 use tower_service::Service;
 
-use crate::{
-    Classifier,
-    future::ResponseFuture,
-    layer::Windows,
-    stream::{ClassifiedEvents, Judge},
-};
+use crate::{Classifier, ClassifyReply, future::ResponseFuture, layer::Windows, stream::Judge};
 
-/// Judges the failures of a chat service; see [`ClassifyLayer`](crate::ClassifyLayer).
+/// Judges the failures of a service of chats or of embeddings; see [`ClassifyLayer`](crate::ClassifyLayer).
 #[derive(Clone)]
 pub struct Classify<S> {
     inner: S,
@@ -47,13 +41,13 @@ impl<S: fmt::Debug> fmt::Debug for Classify<S> {
     }
 }
 
-impl<S, R, E> Service<R> for Classify<S>
+impl<S, R> Service<R> for Classify<S>
 where
-    S: Service<R, Response = ChatResponse<E>>,
+    S: Service<R, Response: ClassifyReply>,
     S::Error: IntoBoxError,
     R: Call,
 {
-    type Response = ChatResponse<ClassifiedEvents<E>>;
+    type Response = <S::Response as ClassifyReply>::Classified;
     type Error = Failure;
     type Future = ResponseFuture<S::Future>;
 

@@ -15,7 +15,7 @@ use crate::{Classifier, Verdict, engine};
 
 /// What judges one answer.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub struct Judge {
     pub(crate) classifier: Classifier,
     pub(crate) target: Option<Target>,
     pub(crate) window: Option<u64>,

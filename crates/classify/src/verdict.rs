@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use steadfast_core::{Failover, Failure, FaultSide, Reason, RecoveryTable, Retry, Scope, Window};
+use steadfast_core::{
+    Failover, Failure, FaultSide, Reason, RecoveryTable, RefusedParameter, Retry, Scope, Window,
+};
 
 /// What an error means and what may be done about it.
 ///
@@ -27,6 +29,8 @@ pub struct Verdict {
     pub retry_after: Option<Duration>,
     /// The numbers stated by an overflow.
     pub window: Option<Window>,
+    /// The parameter of the request that is refused, where an answer can do without it.
+    pub parameter: Option<RefusedParameter>,
     /// The innermost message; empty when there is none. Not yet bounded or masked: a
     /// [`Failure`] made of it is.
     pub message: String,
@@ -58,6 +62,7 @@ impl Verdict {
             permanent: false,
             retry_after: None,
             window: None,
+            parameter: None,
             message: String::new(),
             request_id: None,
             evidence: evidence.into(),
@@ -137,6 +142,9 @@ impl Verdict {
         }
         if let Some(window) = self.window {
             failure = failure.with_window(window);
+        }
+        if let Some(parameter) = self.parameter {
+            failure = failure.with_parameter(parameter);
         }
         // Control characters alone say nothing.
         if self.message.contains(|c: char| !(c.is_whitespace() || c.is_control())) {

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body;
 use http_body_util::Full;
-use steadfast_chat::{ChatRequest, ChatResponse};
-use steadfast_core::{BoxError, Failure, FaultSide, Reason, Target};
+use steadfast_chat::{ChatRequest, ChatResponse, ModelName};
+use steadfast_core::{BoxError, CallContext, Dialect, Failure, FaultSide, Reason, Target};
 use tower_service::Service;
 
 use crate::{
     Providers,
+    dialect::translation::{self, LeftOut},
     events::{Asked, ClientEvents},
     future::ResponseFuture,
     headers::may_pass,
@@ -28,7 +29,7 @@ pub type ClientBody = Full<Bytes>;
 /// The number of the attempt, counted over all targets.
 const ATTEMPT: HeaderName = HeaderName::from_static("x-steadfast-attempt");
 
-const USER_AGENT: HeaderValue =
+pub(crate) const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("steadfast/", env!("CARGO_PKG_VERSION")));
 
 /// How much of an answer is read, in bytes.
@@ -43,6 +44,9 @@ pub struct AnswerLimits {
     pub drain: usize,
     /// The largest whole answer. 64 MiB: a few generated images in base64.
     pub answer: usize,
+    /// The largest answer with embeddings. 256 MiB: 2,048 vectors of 3,072 numbers as text, the most that OpenAI
+    /// gives at once, are half of that.
+    pub embeddings: usize,
     /// The largest event of a stream; see [`MAX_EVENT`](crate::sse::MAX_EVENT).
     pub event: usize,
 }
@@ -53,6 +57,7 @@ impl Default for AnswerLimits {
             error: 64 * 1024,
             drain: 64 * 1024,
             answer: 64 * 1024 * 1024,
+            embeddings: 256 * 1024 * 1024,
             event: crate::sse::MAX_EVENT,
         }
     }
@@ -86,9 +91,9 @@ impl Default for AnswerLimits {
 /// ```
 #[derive(Clone)]
 pub struct LlmClient<S> {
-    providers: Providers,
-    service: S,
-    limits: AnswerLimits,
+    pub(crate) providers: Providers,
+    pub(crate) service: S,
+    pub(crate) limits: AnswerLimits,
 }
 
 impl<S> LlmClient<S> {
@@ -111,75 +116,127 @@ impl<S> LlmClient<S> {
 
     /// The HTTP request for `request`, and what is to be remembered of it.
     fn prepare(&self, mut request: ChatRequest) -> Result<(Request<ClientBody>, Asked), Failure> {
-        let context = &request.context;
-        let attempts = context.attempts;
-        let target = context.target.clone();
-        let refuse = |failure: Failure| {
-            let failure = failure.with_attempts(0);
-            match &target {
-                Some(target) => failure.with_target(target.clone()),
-                None => failure,
-            }
-        };
-        let (endpoint, key) = self.providers.route(target.as_ref()).map_err(refuse)?;
-        if let Some(model) = target.as_ref().and_then(Target::model)
-            && request.model != model
-        {
-            request.model = model.into();
-        }
-        if request.model.is_empty() {
-            let message = "the request names no model, and its target neither";
-            return Err(refuse(
-                Failure::refused(Reason::Format, message)
-                    .with_fault(FaultSide::Caller)
-                    .with_evidence("client:model"),
-            ));
-        }
+        let target = request.context.target.clone();
+        let refuse = |failure| refused(failure, target.as_ref());
+        let (endpoint, key) = self.resolve(target.as_ref(), &mut request.model)?;
+        let left_out = translation::check(&request, endpoint.codec.dialect()).map_err(refuse)?;
         let body = endpoint.codec.encode_request(&request, &endpoint.wire).map_err(refuse)?;
-        let http = http_request(endpoint, key, &request, body).map_err(refuse)?;
-        let target = target.unwrap_or_else(|| {
+        let outbound = Outbound {
+            context: &request.context,
+            model: &request.model,
+            dialect: request.dialect(),
+            headers: &request.headers,
+            query: request.query.as_deref(),
+            uri: endpoint.uri.as_ref(),
+            path: &|| endpoint.codec.path(&request.model, request.stream),
+            stream: request.stream,
+        };
+        let http = http_request(endpoint, key, &outbound, body).map_err(refuse)?;
+        let asked = Asked { left_out, ..self.asked(endpoint, key, &outbound) };
+        // A retry leaves out the same.
+        let retried = request.context.routed.as_ref().is_some_and(|routed| routed.repeats > 0);
+        if !(asked.left_out.is_empty() || retried) {
+            let left_out = asked.left_out.to_string();
+            translation::left_out(&asked.target, &left_out, &request.context.log);
+        }
+        Ok((http, asked))
+    }
+
+    /// Where a call to `target` goes, which names its model.
+    pub(crate) fn resolve(
+        &self,
+        target: Option<&Target>,
+        model: &mut ModelName,
+    ) -> Result<(&Endpoint, Option<&Key>), Failure> {
+        let found = self.providers.route(target).map_err(|failure| refused(failure, target))?;
+        if let Some(own) = target.and_then(Target::model)
+            && *model != own
+        {
+            *model = own.into();
+        }
+        if model.is_empty() {
+            let message = "the request names no model, and its target neither";
+            let failure = Failure::refused(Reason::Format, message)
+                .with_fault(FaultSide::Caller)
+                .with_evidence("client:model");
+            return Err(refused(failure, target));
+        }
+        Ok(found)
+    }
+
+    /// What is to be remembered of a request that is sent.
+    pub(crate) fn asked(
+        &self,
+        endpoint: &Endpoint,
+        key: Option<&Key>,
+        request: &Outbound<'_>,
+    ) -> Asked {
+        let context = request.context;
+        let target = context.target.clone().unwrap_or_else(|| {
             let target = Target::new(endpoint.name.clone()).with_model(request.model.as_str());
             key.map_or(target.clone(), |key| target.with_credential(key.name.clone()))
         });
+        let attempts = context.attempts.saturating_add(1);
         tracing::debug!(
             name: "steadfast::client::sent",
             target: "steadfast::client",
             target = %target,
-            attempt = attempts.saturating_add(1),
+            attempt = attempts,
             stream = request.stream,
         );
-        let asked = Asked {
+        Asked {
+            caller: request.dialect,
+            left_out: LeftOut::default(),
             target,
             codec: endpoint.codec,
             stream: request.stream,
-            attempts: attempts.saturating_add(1),
-            log: request.context.log.clone(),
+            attempts,
+            log: context.log.clone(),
             limits: self.limits,
-        };
-        Ok((http, asked))
+        }
     }
 }
 
-fn http_request(
+/// A failure of a call that was not sent to `target`.
+pub(crate) fn refused(failure: Failure, target: Option<&Target>) -> Failure {
+    let failure = failure.with_attempts(0);
+    match target {
+        Some(target) => failure.with_target(target.clone()),
+        None => failure,
+    }
+}
+
+/// What is sent besides a body.
+pub(crate) struct Outbound<'a> {
+    pub(crate) context: &'a CallContext,
+    pub(crate) model: &'a ModelName,
+    /// The dialect it was read in.
+    pub(crate) dialect: Option<Dialect>,
+    pub(crate) headers: &'a HeaderMap,
+    /// What the caller's address had in its query.
+    pub(crate) query: Option<&'a str>,
+    /// Its address without a query, where that is always the same.
+    pub(crate) uri: Option<&'a Uri>,
+    /// The path below the base URL.
+    pub(crate) path: &'a dyn Fn() -> String,
+    pub(crate) stream: bool,
+}
+
+pub(crate) fn http_request(
     endpoint: &Endpoint,
     key: Option<&Key>,
-    request: &ChatRequest,
+    request: &Outbound<'_>,
     body: Bytes,
 ) -> Result<Request<ClientBody>, Failure> {
     let codec = endpoint.codec;
     let mut http = Request::new(Full::new(body));
     *http.method_mut() = Method::POST;
-    *http.uri_mut() = match &endpoint.uri {
-        Some(uri) => uri.clone(),
-        None => format!("{}{}", endpoint.base_url, codec.path(&request.model, request.stream))
-            .parse::<Uri>()
-            .map_err(|error| {
-                Failure::refused(
-                    Reason::Format,
-                    format!("the model `{}` gives no valid address: {error}", request.model),
-                )
-                .with_evidence("client:address")
-            })?,
+    // What is the caller's own goes where it means to the provider what it meant to the caller.
+    let is_own_dialect = request.dialect.is_none_or(|read| read == codec.dialect());
+    let query = request.query.filter(|_| is_own_dialect);
+    *http.uri_mut() = match (request.uri, query) {
+        (Some(uri), None) => uri.clone(),
+        _ => address(endpoint, request, query)?,
     };
     let headers = http.headers_mut();
     // With room for those of the transport.
@@ -187,12 +244,13 @@ fn http_request(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let accept = if request.stream { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    // Answers are read as they come; a stream that is compressed comes later.
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(header::USER_AGENT, USER_AGENT);
     for (name, value) in codec.facts().headers {
         headers.insert(name, value.clone());
     }
-    // The caller's own, where they mean to the provider what they meant to the caller.
-    if request.dialect().is_none_or(|read| read == codec.dialect()) {
+    if is_own_dialect {
         for name in request.headers.keys().filter(|name| may_pass(name)) {
             headers.remove(name);
             for value in request.headers.get_all(name) {
@@ -218,6 +276,23 @@ fn http_request(
         headers.insert(&key.header, key.value.clone());
     }
     Ok(http)
+}
+
+/// The address of `request`, with what the caller's had in its query.
+fn address(
+    endpoint: &Endpoint,
+    request: &Outbound<'_>,
+    query: Option<&str>,
+) -> Result<Uri, Failure> {
+    let mut text = (request.path)();
+    if let Some(query) = query {
+        text.push(if text.contains('?') { '&' } else { '?' });
+        text.push_str(query);
+    }
+    format!("{}{text}", endpoint.base_url).parse().map_err(|error| {
+        let message = format!("the model `{}` gives no valid address: {error}", request.model);
+        Failure::refused(Reason::Format, message).with_evidence("client:address")
+    })
 }
 
 impl<S, B> Service<ChatRequest> for LlmClient<S>

@@ -12,12 +12,15 @@ use futures_core::Stream;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use http_body::Body;
 use steadfast_chat::{Event, Head, ReplyHeaders};
-use steadfast_core::{BoxError, Failure, Reason, RecoveryLog, Target, Upstream};
+use steadfast_core::{BoxError, Dialect, Failure, Reason, RecoveryLog, Target, Upstream};
 
 use crate::{
     AnswerLimits,
     body::AnswerBody,
-    dialect::{Codec, StreamDecoder},
+    dialect::{
+        Codec, StreamDecoder,
+        translation::{AnswerCheck, LeftOut},
+    },
     headers::{is_event_stream, kept, request_id},
     transport_failure,
 };
@@ -34,6 +37,10 @@ const SMALL: usize = 1_024;
 pub(crate) struct Asked {
     pub(crate) target: Target,
     pub(crate) codec: &'static dyn Codec,
+    /// The dialect that the request was read in.
+    pub(crate) caller: Option<Dialect>,
+    /// What was left out of the request.
+    pub(crate) left_out: LeftOut,
     pub(crate) stream: bool,
     /// Attempts made for the request, this one included.
     pub(crate) attempts: u32,
@@ -52,6 +59,47 @@ impl Asked {
         }
     }
 
+    /// The failure that an answer of `status` is which is none.
+    pub(crate) fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Failure {
+        // A copy: what is kept of a failure does not keep a connection's buffer.
+        let body = Bytes::copy_from_slice(&body[..body.len().min(self.limits.error)]);
+        let upstream =
+            Upstream::response(status, headers.clone(), body).with_dialect(self.codec.dialect());
+        Failure::from_upstream(upstream)
+    }
+
+    /// Reads the whole `body` of an answer of `status`, if it can be one at all.
+    pub(crate) fn read_whole<T>(
+        &self,
+        (status, headers): (StatusCode, &HeaderMap),
+        body: &Bytes,
+        read: impl FnOnce(&Bytes) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let text = body.trim_ascii();
+        if text.is_empty() {
+            return Err(Failure::new(Reason::ServerError, "the provider answered with nothing")
+                .with_evidence("empty"));
+        }
+        // A page, or a line of text, from something before the provider.
+        if !matches!(text.first(), Some(b'{' | b'[')) {
+            return Err(self.refusal(status, headers, body));
+        }
+        read(body).map_err(|failure| match failure.upstream() {
+            // What the provider reports is judged with its status and headers.
+            Some(_) if failure.evidence() == "event" => self.refusal(status, headers, body),
+            _ => failure,
+        })
+    }
+
+    /// Whether an answer that is held whole may have `size` bytes.
+    pub(crate) fn bounded(size: usize, limit: usize) -> Result<(), Failure> {
+        if size <= limit {
+            return Ok(());
+        }
+        let message = format!("the answer is larger than {limit} bytes");
+        Err(Failure::new(Reason::ServerError, message).with_evidence("limit:answer"))
+    }
+
     pub(crate) fn head(&self, status: StatusCode, headers: &Arc<HeaderMap>) -> Head {
         let mut head = Head::new(self.codec.dialect());
         head.target = Some(self.target.clone());
@@ -61,6 +109,9 @@ impl Asked {
         head.stream = self.stream;
         head.attempts = self.attempts;
         head.log = self.log.clone();
+        if !self.left_out.is_empty() {
+            head.extensions.insert(self.left_out.clone());
+        }
         head
     }
 }
@@ -193,6 +244,7 @@ where
                 self.mode = if is_stream {
                     let dialect = self.asked.codec.dialect();
                     let mut stream = StreamDecoder::with_limit(dialect, self.asked.limits.event);
+                    stream = stream.checked(AnswerCheck::new(dialect, self.asked.caller));
                     stream.push(seen.freeze());
                     Mode::Stream(stream)
                 } else {
@@ -223,39 +275,21 @@ where
 
     /// Whether an answer that is held whole may have `size` bytes.
     fn bounded(&self, size: usize) -> Result<(), Failure> {
-        let limit = self.asked.limits.answer;
-        if size <= limit {
-            return Ok(());
-        }
-        let message = format!("the answer is larger than {limit} bytes");
-        Err(Failure::new(Reason::ServerError, message).with_evidence("limit:answer"))
+        Asked::bounded(size, self.asked.limits.answer)
     }
 
     fn whole(&self, body: &Bytes) -> Result<Event, Failure> {
-        let text = body.trim_ascii();
-        if text.is_empty() {
-            return Err(Failure::new(Reason::ServerError, "the provider answered with nothing")
-                .with_evidence("empty"));
+        let read = |body: &Bytes| self.asked.codec.decode_answer(body);
+        let answer = self.asked.read_whole((self.status, &self.headers), body, read)?;
+        let dialect = self.asked.codec.dialect();
+        if let Some(mut check) = AnswerCheck::new(dialect, self.asked.caller) {
+            check.body(body).map_err(|failure| match answer.usage() {
+                Some(usage) => failure.with_usage(*usage),
+                None => failure,
+            })?;
+            check.report(&self.asked.target, &self.asked.log);
         }
-        // A page, or a line of text, from something before the provider.
-        if !matches!(text.first(), Some(b'{' | b'[')) {
-            return Err(self.refusal(body));
-        }
-        self.asked.codec.decode_answer(body).map_err(|failure| {
-            // What the provider reports is judged with its status and headers.
-            match failure.upstream() {
-                Some(_) if failure.evidence() == "event" => self.refusal(body),
-                _ => failure,
-            }
-        })
-    }
-
-    fn refusal(&self, body: &Bytes) -> Failure {
-        // A copy: what is kept of a failure does not keep a connection's buffer.
-        let body = Bytes::copy_from_slice(&body[..body.len().min(self.asked.limits.error)]);
-        let upstream = Upstream::response(self.status, (*self.headers).clone(), body)
-            .with_dialect(self.asked.codec.dialect());
-        Failure::from_upstream(upstream)
+        Ok(answer)
     }
 
     /// Ends for good, and adds where it happened.
@@ -367,6 +401,11 @@ where
     ) -> Result<Event, Failure> {
         match read {
             Ok(event) => {
+                if let Mode::Stream(stream) = &mut self.mode
+                    && let Some(check) = stream.check_mut()
+                {
+                    check.report(&self.asked.target, &self.asked.log);
+                }
                 if event.is_end() {
                     self.mode = Mode::Over;
                     self.finish(cx);

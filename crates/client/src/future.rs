@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use steadfast_chat::ChatResponse;
@@ -63,7 +63,7 @@ impl<F, B> ResponseFuture<F, B> {
     }
 }
 
-fn polled_again() -> Failure {
+pub(crate) fn polled_again() -> Failure {
     Failure::new(Reason::Unknown, "a response future was polled after it was ready")
 }
 
@@ -124,6 +124,29 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
+    match started(response, asked) {
+        Started::Failed(failure) => State::Refused { failure: Some(failure) },
+        Started::Refusal(reading) => State::Refusal { reading },
+        Started::Answer(parts, body, asked) => {
+            let (status, headers) = (parts.status, parts.headers);
+            let events = ClientEvents::new(body, asked, status, headers, &parts.extensions);
+            State::Opening { events: Some(events) }
+        }
+    }
+}
+
+/// What the head of a response shows it to be.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub(crate) enum Started<B> {
+    /// Nothing that can be read.
+    Failed(Failure),
+    /// Its body says why.
+    Refusal(Box<Reading<B>>),
+    /// What was asked for, perhaps.
+    Answer(Parts, B, Asked),
+}
+
+pub(crate) fn started<B: Body>(response: Response<B>, asked: Asked) -> Started<B> {
     let (parts, body) = response.into_parts();
     if let Some(encoding) = encoding(&parts.headers) {
         // What is compressed can not be read: neither as an answer nor as an error.
@@ -139,30 +162,26 @@ where
                     .with_dialect(asked.codec.dialect());
             Failure::from_upstream(upstream)
         };
-        return State::Refused { failure: Some(asked.locate(failure, &parts.headers)) };
+        return Started::Failed(asked.locate(failure, &parts.headers));
     }
     if parts.status.is_success() {
-        let (status, headers) = (parts.status, parts.headers);
-        let events = ClientEvents::new(body, asked, status, headers, &parts.extensions);
-        State::Opening { events: Some(events) }
-    } else {
-        let reading = Reading {
-            body: Box::pin(body),
-            asked,
-            status: parts.status,
-            headers: parts.headers,
-            kept: BytesMut::new(),
-            drained: 0,
-            hurried: false,
-            patience: None,
-        };
-        State::Refusal { reading: Box::new(reading) }
+        return Started::Answer(parts, body, asked);
     }
+    Started::Refusal(Box::new(Reading {
+        body: Box::pin(body),
+        asked,
+        status: parts.status,
+        headers: parts.headers,
+        kept: BytesMut::new(),
+        drained: 0,
+        hurried: false,
+        patience: None,
+    }))
 }
 
 /// The body of a refusal being read: its beginning is kept, a small rest is thrown away so that the
 /// connection can be used again.
-struct Reading<B> {
+pub(crate) struct Reading<B> {
     body: Pin<Box<B>>,
     asked: Asked,
     status: StatusCode,
@@ -180,7 +199,7 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let limits = self.asked.limits;
         loop {
             match self.body.as_mut().poll_frame(cx) {

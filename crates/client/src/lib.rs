@@ -33,6 +33,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`EmbedClient`] is the same for embeddings, and [`CountClient`] for counts of tokens.
+//!
 //! # Where to put this service
 //!
 //! At the bottom, directly under `ClassifyLayer`. What it returns is the provider's own report and a
@@ -49,14 +51,18 @@
 
 mod body;
 mod client;
+mod count;
 pub mod dialect;
+mod document;
 #[cfg(feature = "hyper")]
 mod drive;
+mod embed;
 mod events;
 mod fail;
 mod future;
-mod headers;
+pub mod headers;
 mod json;
+mod models;
 mod provider;
 mod secret;
 pub mod sse;
@@ -68,6 +74,9 @@ use self::fail::transport_failure;
 pub use self::transport::Transport;
 pub use self::{
     client::{AnswerLimits, ClientBody, LlmClient},
+    count::{CountClient, CountReader, ProviderCount},
+    document::{DocumentFuture, ReadDocument},
+    embed::{EmbedClient, EmbeddingsReader},
     events::ClientEvents,
     future::ResponseFuture,
     provider::{Provider, ProviderError, Providers},

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{SpendAccount, SpendLedger, SpendTotals, circuit::CircuitState};
+use steadfast_core::{
+    RefusedParameter, SpendAccount, SpendLedger, SpendTotals, circuit::CircuitState,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -32,7 +34,7 @@ pub struct CompactionCounts {
     pub ineffective: u64,
     /// Requests that a provider refused as too large and that were compacted again.
     pub overflows: u64,
-    /// Requests that a provider refused for their bytes, their media or their transcript, and that were
+    /// Requests that a provider refused for their bytes, their media, a parameter or their transcript, and that were
     /// repaired and sent again.
     pub repaired: u64,
     /// Requests that could not be made to fit.
@@ -49,6 +51,8 @@ pub struct CompactionSnapshot {
     pub breakers: Vec<(Box<str>, CircuitState)>,
     /// The windows that providers have stated in the last hour, by model.
     pub learned: Vec<(Box<str>, u64)>,
+    /// The parameters that providers have refused in the last hour, with provider and model.
+    pub refused: Vec<(Box<str>, Box<str>, RefusedParameter)>,
     /// The conversations that are kept, in no order.
     pub conversations: Vec<ConversationSnapshot>,
     /// What tenants have spent on summaries in the last hour and the last day, in tokens; those that
@@ -103,6 +107,7 @@ impl CompactionHandle {
             counts: *self.0.memory.counts.lock(),
             breakers: breakers.filter(|(_, state)| *state != CircuitState::Closed).collect(),
             learned: self.models().all_learned(),
+            refused: self.models().all_refused(),
             conversations: conversations.collect(),
             spent: spent.filter(|(_, hour, day)| (*hour, *day) != (0, 0)).collect(),
         }
@@ -137,8 +142,8 @@ impl CompactionHandle {
         self.forget_where(|one| one.id == *id)
     }
 
-    /// Forgets the window that a provider stated of a model: requests are measured against what was known
-    /// of it before. Returns whether there was one. Without this it is forgotten after an hour.
+    /// Forgets the window that a provider stated of a model, and the parameters that were refused for it: requests are
+    /// measured against what was known of it before, and have all of them. Returns whether there was one. Without this it is forgotten after an hour.
     pub fn forget_learned(&self, model: &str) -> bool {
         self.models().forget(model)
     }

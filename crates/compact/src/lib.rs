@@ -89,14 +89,16 @@
 //!
 //! # Other refusals
 //!
-//! Three more refusals are repaired, once each in a call, and nothing of them shows when that helps; a
+//! Five more refusals are repaired, once each in a call, and nothing of them shows when that helps; a
 //! second refusal is passed on:
 //!
 //! | the provider refuses | |
 //! |---|---|
 //! | its bytes | the largest results and media become markers, until half of the bytes are gone; the rest is compacted where these are too few |
 //! | an image or another medium | it becomes a marker: the one that [`transcript`](steadfast_chat::transcript)'s rules find fault with, else all; not where another target may read it |
+//! | a parameter that an answer can do without, of a request that was not written for this model | it is left out, or lowered to the most that the provider states; and for an hour the same value is left out of other requests to this target |
 //! | its transcript, where those rules find fault with it, too | it is [repaired](steadfast_chat::transcript::repair) |
+//! | its thinking: bound to another history, or not signed | it is [dropped](steadfast_chat::transcript::keep_thinking), all of it |
 //!
 //! A refusal comes at the head of an answer. Where [`withhold`](CompactionPolicy::withhold) is on, one in the
 //! middle of a stream is repaired too: the caller gets the answer when its end is known.

@@ -43,7 +43,7 @@ async fn a_filling_window_is_reported_and_announced_once() {
     let layer = layer(4_096);
     let model = Model::fine();
     let service = stacked(&layer, &model);
-    // 80 % of 4,096 less 512 for the answer, counted by a scheme of known size.
+    // 80 % of 4,096 less 410 for the answer, counted by a scheme of known size.
     let mut list = talk(40, 14);
     let context = session("s");
     let mut warned = 0;

@@ -531,7 +531,7 @@ async fn compactions_that_do_not_help_end_the_summaries() {
     let mut list = talk(30, 6);
     for turn in 0..6 {
         for _ in 0..4 {
-            list.push(Message::assistant("all is well and more ".repeat(505)));
+            list.push(Message::assistant("all is well and more ".repeat(520)));
             list.push(Message::user(format!("and now? {turn}")));
         }
         let context = session("s");

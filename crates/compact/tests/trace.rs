@@ -54,7 +54,7 @@ async fn every_action_is_traced_once_under_its_name() {
 
     // A warning when it begins, and not again.
     let service = stacked(
-        &CompactionLayer::rules_only().with_targets(window(16_500)).with_counter(four_bytes()),
+        &CompactionLayer::rules_only().with_targets(window(16_000)).with_counter(four_bytes()),
         &model,
     );
     for _ in 0..3 {

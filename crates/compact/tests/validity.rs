@@ -8,7 +8,7 @@ mod history;
 use history::{Writer, dialect, stretch, stretches, total, weigh};
 use proptest::prelude::*;
 use steadfast_chat::{
-    ChatRequest, Message, Role,
+    ChatRequest, Message, Part, Role,
     transcript::{TranscriptRules, repair, validate},
 };
 use steadfast_compact::{
@@ -35,7 +35,22 @@ fn compact(
 /// The last messages that a compaction may not touch.
 fn is_kept(before: &[Message], after: &[Message]) -> bool {
     let recent = &before[before.len().saturating_sub(4)..];
-    after.ends_with(recent)
+    // But for thinking that is unbound by what is changed before them.
+    let without_thinking = |list: &[Message]| -> Vec<Vec<Part>> {
+        let parts = |message: &Message| {
+            message.parts().iter().filter(|part| !part.is_thinking()).cloned().collect()
+        };
+        list.iter().map(parts).collect()
+    };
+    without_thinking(after).ends_with(&without_thinking(recent))
+}
+
+/// Whether no thinking is behind the first message that was changed.
+fn has_only_bound_thinking(before: &[Message], after: &[Message]) -> bool {
+    let same = |(one, other): &(&Message, &Message)| one == other;
+    let edited = before.iter().zip(after).take_while(same).count();
+    let mut rest = after[edited..].iter().flat_map(Message::parts);
+    edited == before.len() || !rest.any(Part::is_thinking)
 }
 
 proptest! {
@@ -74,11 +89,9 @@ proptest! {
                         prop_assert!(false, "{}: {wrong}", run.report);
                     }
                     let report = run.report;
-                    // An open loop of which the head alone thought can only be cut where thinking
-                    // is then turned off for it: nothing else is ever repaired.
-                    let thought = thinking && dialect == Dialect::Anthropic;
-                    let is_off = thought && request.params.thinking.is_none();
-                    prop_assert_eq!(report.repaired, usize::from(is_off), "cut, not repaired");
+                    // An open loop whose thinking is unbound or cut off is without thinking from then on.
+                    prop_assert_eq!(report.repaired, 0, "cut, not repaired");
+                    prop_assert!(!rules.signed_thinking || has_only_bound_thinking(&before, &request.messages), "{}", report);
                     prop_assert_eq!(report.before, total(&before));
                     prop_assert_eq!(report.after, total(&request.messages));
                     prop_assert!(report.after <= report.target || report.effect == Effect::Ineffective, "{}", report);
@@ -194,7 +207,7 @@ fn what_can_not_fit_is_an_error_with_the_numbers_and_changes_nothing() {
     let mut request = ChatRequest::new(messages.clone());
     let error = compact(&mut request, &rules, 8_000, None, false).unwrap_err();
     assert_eq!(&request.messages[..], &messages[..]);
-    assert_eq!((error.window, error.reserve, error.limit), (8_000, 1_000, 7_000));
+    assert_eq!((error.window, error.reserve, error.limit), (8_000, 800, 7_200));
     assert!(
         error.required > 10_000 && error.floor >= error.required && error.before >= error.floor
     );

@@ -3,7 +3,8 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use crate::{
-    CallSpend, Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target, Witness,
+    Beginning, CallSpend, Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target,
+    Witness,
 };
 
 /// What a request carries through the layers.
@@ -29,8 +30,8 @@ pub struct CallContext {
     pub patience: Option<Duration>,
     /// How failover came to the target; `None` without one.
     pub routed: Option<Routed>,
-    /// Which target is asked first, or after the others, while it is well, or alone; read by failover. Set
-    /// where an answer is gone on with, and where a person has chosen.
+    /// Which target is asked first, or after the others, while it is well, or not at all, or alone; read by
+    /// failover. Set where an answer is gone on with, and where a person has chosen.
     pub preference: Option<Arc<Preference>>,
     /// How much the caller cares.
     pub priority: Priority,
@@ -59,6 +60,9 @@ pub enum Preference {
     For(Target),
     /// Any other model or provider: the answer has broken here more than once.
     Against(Target),
+    /// Any other model or provider, then any but these: each has failed the answer, and is not to be asked for it
+    /// again.
+    Except(Vec<Target>),
     /// This one and no other, as far as it has parts, whether or not it is well: a person has chosen it.
     Only(Target),
 }
@@ -281,6 +285,12 @@ pub trait Call {
     /// A digest of what is asked, such as the last turn of a user, so that a prompt which fails wherever it
     /// goes is recognised. `None`: this kind of request has none.
     fn prompt_digest(&self) -> Option<u64> {
+        None
+    }
+
+    /// How the conversation begins that this request goes on with: by that it is recognised in its next turn, where
+    /// its caller gives it no name. `None`: this kind of request has none.
+    fn beginning(&self) -> Option<Beginning> {
         None
     }
 

@@ -57,7 +57,9 @@ pub use self::{
     },
     degraded::DegradedProviders,
     dialect::{Dialect, ParseDialectError},
-    failure::{Attempt, BoxError, Failure, IntoBoxError, IntoFailure, MAX_CAUSES, Window},
+    failure::{
+        Attempt, BoxError, Failure, IntoBoxError, IntoFailure, MAX_CAUSES, RefusedParameter, Window,
+    },
     first_content::{AttemptFailure, FirstContent},
     keyed::{Keep, Keyed, KeyedPolicy},
     lease::{Lease, LeaseEnd, Observer, Outcome, Permit, PermitKind},
@@ -82,5 +84,5 @@ pub use self::{
     upstream::Upstream,
     usage::Usage,
     with_context::WithContext,
-    witness::{PromptDigest, Witness},
+    witness::{Beginning, PromptDigest, Witness},
 };

@@ -300,13 +300,13 @@ impl Reason {
     pub const fn http_status(self) -> StatusCode {
         match self {
             Reason::Auth => StatusCode::UNAUTHORIZED,
-            Reason::Billing => StatusCode::PAYMENT_REQUIRED,
-            Reason::RateLimit | Reason::Budget | Reason::SpendCap => StatusCode::TOO_MANY_REQUESTS,
+            // A spent cap too: agents ask again after a 429, whatever its headers.
+            Reason::Billing | Reason::SpendCap => StatusCode::PAYMENT_REQUIRED,
+            Reason::RateLimit | Reason::Budget => StatusCode::TOO_MANY_REQUESTS,
             Reason::Overloaded
             | Reason::CircuitOpen
             | Reason::Cooling
-            | Reason::Exhausted
-            | Reason::Safety => StatusCode::SERVICE_UNAVAILABLE,
+            | Reason::Exhausted => StatusCode::SERVICE_UNAVAILABLE,
             Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Reason::ServerError | Reason::Network | Reason::Unknown => StatusCode::BAD_GATEWAY,
             Reason::ModelNotFound => StatusCode::NOT_FOUND,
@@ -315,7 +315,9 @@ impl Reason {
             | Reason::OutputTruncated
             | Reason::ContentFilter
             | Reason::Format
-            | Reason::Unsupported => StatusCode::BAD_REQUEST,
+            | Reason::Unsupported
+            // Of the 4xx the one that no agent asks again after, and none takes for a question of its login.
+            | Reason::Safety => StatusCode::BAD_REQUEST,
             // nginx's status for a client that closed the connection; not a registered one.
             Reason::Cancelled => match StatusCode::from_u16(499) {
                 Ok(status) => status,

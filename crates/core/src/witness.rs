@@ -71,6 +71,23 @@ impl Witness {
     }
 }
 
+/// How a conversation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Beginning {
+    /// A [digest](PromptDigest) of what its user wrote first.
+    pub digest: u64,
+    /// Nobody has answered yet.
+    pub is_first_turn: bool,
+}
+
+impl Beginning {
+    /// With this digest of what was written first.
+    pub const fn new(digest: u64, is_first_turn: bool) -> Self {
+        Self { digest, is_first_turn }
+    }
+}
+
 /// A digest of a prompt: of the lengths of its texts, and of the beginning and the end of each. It takes
 /// the same time whatever the length.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use steadfast_core::{
-    CallContext, Deadline, Failover, Failure, Needs, Permit, Preference, Priority, Reason,
+    CallContext, Deadline, Failover, Failure, Needs, Permit, Preference, Priority, Profile, Reason,
     RecoveryLog, Reservation, RetryBudget, Target, Waiting, Witness, time::later,
 };
 use tokio::time::Instant;
@@ -171,7 +171,7 @@ impl CallState {
             let mut view = candidate.view(&self.needs, self.witness, now);
             view.mostly_fails |= self.avoids(&candidate.target);
             self.view_provider(candidate.target.provider(), &mut view, now);
-            if self.demands(&candidate.target) == Some(true) {
+            if self.demands(&candidate.target) {
                 view.demand();
             }
             view
@@ -196,19 +196,27 @@ impl CallState {
 
     /// Whether the call has seen enough of `target` to ask the others before it.
     fn avoids(&self, target: &Target) -> bool {
+        let is_one = |broken: &Target| {
+            broken.provider() == target.provider() && broken.model() == target.model()
+        };
         match self.preference.as_deref() {
-            Some(Preference::Against(broken)) => {
-                broken.provider() == target.provider() && broken.model() == target.model()
-            }
+            Some(Preference::Against(broken)) => is_one(broken),
+            Some(Preference::Except(failed)) => failed.iter().any(is_one),
             _ => false,
         }
     }
 
-    /// Whether `target` is what the call may ask and nothing else; `None` when it may ask any.
-    fn demands(&self, target: &Target) -> Option<bool> {
+    /// Whether `target` is what the call may ask and nothing else.
+    fn demands(&self, target: &Target) -> bool {
+        matches!(self.preference.as_deref(), Some(Preference::Only(chosen)) if chosen.covers(target))
+    }
+
+    /// Whether the call may ask `target`, as far as its preference goes.
+    fn may_ask(&self, target: &Target) -> bool {
         match self.preference.as_deref() {
-            Some(Preference::Only(chosen)) => Some(chosen.covers(target)),
-            _ => None,
+            Some(Preference::Only(_)) => self.demands(target),
+            Some(Preference::Except(failed)) => !failed.contains(target),
+            _ => true,
         }
     }
 
@@ -226,11 +234,21 @@ impl CallState {
             _ => None,
         };
         for (at, candidate) in (0u8..).zip(&self.route.candidates) {
-            if self.demands(&candidate.target) == Some(false) {
+            if !self.may_ask(&candidate.target) {
                 exclusions.rule_out(at);
             }
         }
         exclusions
+    }
+
+    /// What the call would be fitted to if it went on now, and whether that target is well.
+    pub(crate) fn first(&self) -> (&Profile, bool) {
+        let now = Instant::now();
+        let plan = select::plan(&self.views(now), now, &self.exclusions(now));
+        let planned = plan.order.first();
+        let candidate = self.candidate(planned.map_or(0, |planned| planned.slot));
+        let is_well = planned.is_some_and(|planned| !planned.cools() && !planned.degraded);
+        (candidate.profile(self.is_foreign(candidate)), is_well)
     }
 
     fn select(&mut self) -> NextAction {
@@ -416,11 +434,16 @@ impl CallState {
             Err(failure) => self.fail(at, failure),
             Ok(()) => {
                 if let Some(session) = &self.session {
-                    session.answered(&self.candidate(at).target);
+                    session.answered(&self.candidate(at).target, self.is_usual(at));
                 }
             }
         }
         answered
+    }
+
+    /// Whether a conversation of which nothing is known goes to candidate `at`, as long as nothing fails.
+    fn is_usual(&self, at: u8) -> bool {
+        self.history.is_none() && (at == 0 || self.route.is_shared())
     }
 
     /// There was no means for the attempt at `at`, beside others.

@@ -165,6 +165,11 @@ impl Candidate {
         }
     }
 
+    /// Its message when it refused for this reason, while it rests for that.
+    pub(crate) fn refusal(&self, reason: Reason) -> Option<Box<str>> {
+        self.records.all.iter().find_map(|record| record.refusal(reason))
+    }
+
     /// Whether anything is wrong with it.
     pub(crate) fn is_degraded(&self) -> bool {
         self.records.all.iter().any(|record| record.is_degraded())

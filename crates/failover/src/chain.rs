@@ -96,6 +96,15 @@ impl Chain {
         }
         Ok(Self(specs))
     }
+
+    /// The same without downgrades: for requests that one model alone may answer.
+    #[must_use]
+    pub fn without_downgrades(mut self) -> Self {
+        for spec in Arc::make_mut(&mut self.0) {
+            spec.downgrades = Downgrades::default();
+        }
+        self
+    }
 }
 
 impl Deref for Chain {

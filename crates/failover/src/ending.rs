@@ -31,7 +31,11 @@ impl CallState {
         let one = history.listed.len() <= 1;
         let mut trail = self.trail(mem::take(&mut history.trail), history.last.as_ref());
         self.note_waits(&mut trail, &exclusions, now);
-        let failure = match (history.last.take(), history.stopped, refused_by_all(&plan)) {
+        let refused = refused_by_all(&plan).map(|(reason, first)| {
+            let words = self.candidate(first).refusal(reason);
+            Refusal { reason, words }
+        });
+        let failure = match (history.last.take(), history.stopped, refused) {
             (Some(last), ..) if one => last.failure,
             (Some(last), ..) if last.is_final() || last.go == Failover::LargerWindow => {
                 last.failure.with_trail(trail)
@@ -41,7 +45,7 @@ impl CallState {
             (last, stopped, refused) => {
                 let why = last.as_ref().map(|last| last.failure.reason());
                 let failure = match refused {
-                    Some(reason) if last.is_none() => refusal(trail, Some(reason), back),
+                    Some(refused) if last.is_none() => refusal(trail, Some(refused), back),
                     _ => exhausted(trail, last, stopped)
                         .with_retry_after(back)
                         .with_because(why.filter(|_| self.policy().report_newest)),
@@ -123,27 +127,39 @@ fn soonest_back(
     Some(back.saturating_duration_since(now))
 }
 
+/// Why every target is not even asked, and the message of the first of them.
+struct Refusal {
+    reason: Reason,
+    words: Option<Box<str>>,
+}
+
 /// The one reason for which every target is not even asked: its key is refused, its bill unpaid, its model
-/// gone.
-fn refused_by_all(plan: &Plan) -> Option<Reason> {
+/// gone; and the first target.
+fn refused_by_all(plan: &Plan) -> Option<(Reason, u8)> {
     let refusal = |skip: &Skip| match skip {
         Skip::Cooling(rest) if rest.refuses && !rest.reason.is_refusal() => Some(rest.reason),
         _ => None,
     };
-    let reason = refusal(&plan.skipped.first()?.1)?;
+    let (first, skip) = plan.skipped.first()?;
+    let reason = refusal(skip)?;
     let same = plan.skipped.iter().all(|(_, skip)| refusal(skip) == Some(reason));
-    (same && plan.order.is_empty()).then_some(reason)
+    (same && plan.order.is_empty()).then_some((reason, *first))
 }
 
 /// The failure of a call that was not made: its only target was passed over, or all of them refuse it for
-/// one reason.
-fn refusal(trail: Vec<Attempt>, refused: Option<Reason>, back: Option<Duration>) -> Failure {
-    let message = match &*trail {
-        [] => "no target may be asked".into(),
-        [only] => only.message.clone(),
-        [first, ..] => {
-            let all = trail.len();
-            format!("none of {all} targets may be asked; first {first}: {}", first.message).into()
+/// one reason, in the words in which the first has.
+fn refusal(trail: Vec<Attempt>, refused: Option<Refusal>, back: Option<Duration>) -> Failure {
+    let (refused, words) = match refused {
+        Some(Refusal { reason, words }) => (Some(reason), words),
+        None => (None, None),
+    };
+    let message = match (&*trail, words) {
+        ([], _) => "no target may be asked".into(),
+        ([_], Some(words)) => words,
+        ([only], None) => only.message.clone(),
+        ([first, ..], words) => {
+            let (all, text) = (trail.len(), words.as_deref().unwrap_or(&first.message));
+            format!("none of {all} targets may be asked; first {first}: {text}").into()
         }
     };
     let skipped = trail.first().map(|skipped| skipped.reason);
@@ -157,6 +173,8 @@ fn refusal(trail: Vec<Attempt>, refused: Option<Reason>, back: Option<Duration>)
         }
         (None, _) => Failure::refused(Reason::Cooling, message),
     };
+    // That a model is asked for again is no sign that there is one by then.
+    let back = back.filter(|_| refused != Some(Reason::ModelNotFound));
     let failure = failure.with_retry_after(back);
     let failure = match &*trail {
         [Attempt { target: Some(target), .. }] => failure.with_target(target.clone()),

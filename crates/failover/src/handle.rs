@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use steadfast_core::{RetryBudget, Target, circuit::Restored};
+use steadfast_core::{Call, Profile, RetryBudget, Target, Witness, circuit::Restored};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    chain::Chain, registry::scope, saved::SavedHealth, service::FailoverState,
-    snapshot::FailoverSnapshot,
+    affinity::Session, call::CallState, chain::Chain, registry::scope, saved::SavedHealth,
+    service::FailoverState, snapshot::FailoverSnapshot,
 };
 
 /// Looks at the targets of a layer and steers them. Cheap to clone; works from any thread.
@@ -17,6 +17,16 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct FailoverHandle {
     failover: Arc<FailoverState>,
+}
+
+/// Where a call would go first.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NextTarget {
+    /// The target, and what a request is fitted to there.
+    pub profile: Profile,
+    /// Neither does it cool, nor is its provider degraded.
+    pub is_well: bool,
 }
 
 impl FailoverHandle {
@@ -31,6 +41,20 @@ impl FailoverHandle {
     /// What the layer draws from for further rounds and hedges, when it was given one.
     pub fn budget(&self) -> Option<&RetryBudget> {
         self.failover.rules.budget.as_ref()
+    }
+
+    /// Where a call with `request` would go now by the chain called `chain`, or by the default one. Nothing is
+    /// taken or noted for it: this is for a question beside calls, such as how many tokens a request has.
+    pub fn next_target<Req: Call>(&self, chain: Option<&str>, request: &Req) -> NextTarget {
+        let failover = &self.failover;
+        let context = request.context();
+        let route = failover.chains.route(chain, request.model(), failover);
+        let session = Session::of(failover, request);
+        let witness = Witness::of(context, request.prompt_digest());
+        let is_whole = request.is_whole().unwrap_or(false);
+        let call = CallState::new(route, context, (witness, is_whole), request.needs(), session);
+        let (profile, is_well) = call.first();
+        NextTarget { profile: profile.clone(), is_well }
     }
 
     /// The health of everything that has been used.

@@ -99,6 +99,9 @@ pub(crate) struct Health {
     pub(crate) outrun: u32,
 }
 
+/// What stands for the message of a failure of another process.
+const BEFORE_START: &str = "before the last start";
+
 /// Good calls that a target is taken to have had before it was asked: so a few failures do not make it one
 /// that mostly fails.
 const BENEFIT_OF_DOUBT: u64 = 2;
@@ -213,6 +216,13 @@ impl Health {
             let counts = window.counts(now);
             counts.failures > counts.calls - counts.failures + BENEFIT_OF_DOUBT
         })
+    }
+
+    /// Its message when it refused for this reason, while it rests for that.
+    pub(crate) fn refusal(&self, reason: Reason) -> Option<&str> {
+        self.cooling().filter(|cooling| cooling.refuses && cooling.reason == reason)?;
+        let words = self.last_error.as_ref().filter(|error| error.reason == reason)?;
+        Some(&*words.message).filter(|message| *message != BEFORE_START)
     }
 
     /// Whether it has state that must not be evicted.
@@ -376,7 +386,7 @@ impl Health {
         (self.consecutive, self.yields) = (saved.consecutive, saved.yields);
         self.last_error = saved.last_error.map(|error| LastError {
             reason: error.reason,
-            message: "before the last start".into(),
+            message: BEFORE_START.into(),
             at: clock.to_instant(error.at_ms).min(clock.at()),
         });
         self.cooling()

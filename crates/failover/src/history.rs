@@ -146,6 +146,9 @@ impl History {
             }
         }
         for (other, candidate) in (0u8..).zip(candidates) {
+            if cools(verdict, slot, candidate) {
+                self.exclusions.found.add(other);
+            }
             if other == at || affects(verdict, slot, candidate) {
                 if !verdict.again {
                     self.exclusions.rule_out(other);
@@ -199,7 +202,19 @@ impl LastFailure {
     }
 }
 
-/// Whether a failure of `slot` speaks for `other` too.
+/// Whether a failure of `slot` is one that `other` cools down for too.
+fn cools(verdict: &FailureVerdict, slot: &Candidate, other: &Candidate) -> bool {
+    let in_scope = match verdict.scope {
+        Scope::Provider => true,
+        Scope::Credential => slot.credential == other.credential,
+        Scope::Model => slot.rank == other.rank,
+        Scope::ModelCredential => slot.rank == other.rank && slot.credential == other.credential,
+        _ => false,
+    };
+    verdict.blame.is_some() && slot.spec == other.spec && in_scope
+}
+
+/// Whether a failure of `slot` rules out `other` too for this call.
 fn affects(verdict: &FailureVerdict, slot: &Candidate, other: &Candidate) -> bool {
     if slot.spec != other.spec {
         return false;

@@ -78,13 +78,15 @@
 //! # Which target is asked
 //!
 //! 1. Those that do not cool, in the chain's order; a session first goes where it was answered last.
+//!    One without a name that was moved is recognised by its [beginning](steadfast_core::Call::beginning).
 //! 2. Those whose provider is degraded for all callers, when the layer is
 //!    [given](CooldownFailoverLayer::with_health) them; one call in 10 s goes there as a probe.
 //! 3. Those that mostly failed in the last minute.
 //! 4. Those that cool, the first to be back before the others.
 //!
 //! A call that a person has sent to one target ([`Preference::Only`](steadfast_core::Preference::Only)) goes
-//! to that one and no other, whatever is known of it.
+//! to that one and no other, whatever is known of it. One that goes on with an answer does not go to those
+//! that have failed it and are not to be asked for it again ([`Preference::Except`](steadfast_core::Preference::Except)).
 //!
 //! A cooldown, a degraded provider or a share of failures is a preference: it puts a target behind others, and that is all. When
 //! all have failed the call, it goes round them again, after a
@@ -167,7 +169,7 @@ pub use self::{
     chain::{Chain, MAX_CANDIDATES, TargetSpec},
     choose::{ChooseChain, OneChain},
     error::{ChainError, ChainPart, PolicyError},
-    handle::FailoverHandle,
+    handle::{FailoverHandle, NextTarget},
     health::{Cooldown, LastError, Status},
     layer::CooldownFailoverLayer,
     models::{Downgrades, ModelMap},

@@ -144,7 +144,7 @@ impl CallState {
 
     /// Whether the history was written by somebody else. Without a session it is taken to be the
     /// first selection's, or that of one of its equals.
-    fn is_foreign(&self, candidate: &Candidate) -> bool {
+    pub(crate) fn is_foreign(&self, candidate: &Candidate) -> bool {
         match self.affinity() {
             Some(affinity) => !affinity.reads(&candidate.target),
             None => candidate.rank != 0 || !self.route.is_first(candidate),

@@ -316,6 +316,11 @@ impl Record {
         Some(Cooling { cooldown, probing, yields: health.yields })
     }
 
+    /// Its message when it refused for this reason, while it rests for that.
+    pub(crate) fn refusal(&self, reason: Reason) -> Option<Box<str>> {
+        self.health.lock().refusal(reason).map(Into::into)
+    }
+
     /// Probes that were outrun since there was content.
     pub(crate) fn outrun(&self) -> u32 {
         self.health.lock().outrun

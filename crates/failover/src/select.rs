@@ -261,13 +261,15 @@ fn admit(
     if let Some(until) = exclusions.wait(slot, now) {
         return Some(Err(Skip::Wait(until)));
     }
-    // Where cooling targets are never asked, what this very call found out about the provider's better
-    // models does not rule out their downgrades.
+    // Where cooling targets are never asked, what this very call has just found out about the provider's
+    // better models does not rule out their downgrades.
     let before = view.model_cools || exclusions.cooled_before.has(slot);
-    let own_finding = exclusions.strict && view.rank > 0 && downgrades && !before;
-    Some(match view.rest.filter(|_| !own_finding) {
+    let just_found = downgrades && exclusions.found.has(slot) && !before;
+    let own_finding = exclusions.strict && view.rank > 0 && just_found;
+    Some(match view.rest {
         None => Ok((false, None)),
         Some(rest) if rest.probe_from <= now && !rest.probing => Ok((true, None)),
+        Some(_) if own_finding => Ok((false, None)),
         Some(rest) if exclusions.strict || rest.refuses => Err(Skip::Cooling(rest)),
         Some(rest) => Ok((false, Some(rest))),
     })

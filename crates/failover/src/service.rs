@@ -127,7 +127,7 @@ where
             needs = Some(request.needs());
         }
         let needs = needs.unwrap_or_else(Needs::default);
-        let session = Session::of(failover, request.context());
+        let session = Session::of(failover, &request);
         let context = request.context();
         let witness = match context.witness.is_known() {
             true => context.witness,

@@ -107,11 +107,14 @@ async fn a_second_call_with_all_keys_refused_says_so_and_asks_nobody() {
             assert!(providers.calls().is_empty());
             assert_eq!((failure.reason(), failure.because()), (reason, Some(reason)));
             assert_eq!((failure.retry(), failure.attempts()), (Retry::No, 0));
-            assert_eq!(failure.retry_after(), Some(secs(wait - 10)), "a fact");
+            let back = (reason != Reason::ModelNotFound).then(|| secs(wait - 10));
+            assert_eq!(failure.retry_after(), back, "a fact");
             assert_eq!(failure.http_status(), status);
             assert_eq!(failure.target().is_some(), targets == 1);
+            // The message of the provider, and in the trail why it was not asked.
+            assert!(failure.message().ends_with(&format!("{reason} it is")), "{failure}");
             let text = format!("cooling for {}.0 s more after {reason}", wait - 10);
-            assert!(failure.message().contains(&text), "{failure}");
+            assert!(failure.trail().iter().all(|one| *one.message == *text), "{failure:?}");
             assert!(failure.trail().iter().all(|one| one.skipped && one.reason == reason));
         }
     }

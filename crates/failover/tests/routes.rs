@@ -4,10 +4,12 @@ mod support;
 
 use http::StatusCode;
 use steadfast_core::{
-    Call, CallContext, Failover, Failure, Needs, Reason, Scope, Target, TimeLimit, Window,
+    Call, CallContext, Failover, Failure, Needs, Reason, RecoveryTable, Scope, Target, TimeLimit,
+    Window,
 };
 use steadfast_failover::{
     Capabilities, Chain, ChooseChain, CooldownFailoverLayer, OneChain, Status, TargetSpec,
+    WhenExhausted,
 };
 use steadfast_testkit::CapturedEvents;
 use support::*;
@@ -125,6 +127,53 @@ async fn a_downgrade_is_remembered_and_ends_with_its_cooldown() {
     providers.repair("a/big");
     tokio::time::advance(secs(3_601)).await;
     assert_eq!(send(&layer, &providers, PlainRequest::model("big")).await.unwrap(), "a/big#1");
+}
+
+/// Where cooling targets are never asked, a provider's smaller models are asked all the same after what the
+/// call itself has just found out about the whole provider.
+#[tokio::test(start_paused = true)]
+async fn a_cooling_provider_is_asked_for_a_downgrade_only_in_the_round_that_made_it_cool() {
+    let layer = |when_exhausted| {
+        let spec = TargetSpec::new("a").with_downgrade("big", ["small"]);
+        let table = RecoveryTable::default().with_rule(Reason::ModelNotFound, |rule| {
+            rule.scope = Scope::Provider;
+        });
+        let layer = CooldownFailoverLayer::new(chain([spec, TargetSpec::new("b")]));
+        layer.with_table(table).with_when_exhausted(when_exhausted).at_once()
+    };
+    let missing = || after(secs(1), fail(Reason::ModelNotFound));
+
+    let (own, providers) = (layer(WhenExhausted::Fail), Providers::new());
+    providers.set("a/big", missing());
+    assert_eq!(send(&own, &providers, PlainRequest::model("big")).await.unwrap(), "a/small");
+
+    // In another round it is as with any that cools.
+    let (own, providers) = (layer(WhenExhausted::Wait(secs(60))), Providers::new());
+    providers.set("a/big", missing()).set("a/small", fail(Reason::Network));
+    providers.set("b", fail(Reason::Network));
+    let mut call = tokio_test::task::spawn(send(&own, &providers, PlainRequest::model("big")));
+    assert!(call.poll().is_pending());
+    tokio::time::advance(secs(1)).await;
+    assert!(call.poll().is_pending());
+    assert_eq!(providers.calls(), ["a/big", "a/small", "b/big"]);
+    providers.repair("b");
+    assert_eq!(call.await.unwrap(), "b/big");
+    assert_eq!(providers.calls(), ["b/big"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_call_found_out_about_a_provider_rules_out_its_downgrades() {
+    let spec = TargetSpec::new("a").with_downgrade("big", ["small"]);
+    let layer = CooldownFailoverLayer::new(chain([spec, TargetSpec::new("b")]))
+        .with_when_exhausted(WhenExhausted::Fail)
+        .at_once();
+    let providers = Providers::new();
+    providers.set("a/big", after(secs(1), fail(Reason::ModelNotFound)));
+    let mut call = tokio_test::task::spawn(send(&layer, &providers, PlainRequest::model("big")));
+    assert!(call.poll().is_pending());
+    layer.handle().cool(&target("a"), secs(600));
+    assert_eq!(call.await.unwrap(), "b/big");
+    assert_eq!(providers.calls(), ["a/big", "b/big"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,8 +390,6 @@ async fn chains_are_selected_by_request() {
     assert_eq!(send(&layer, &providers, PlainRequest::model("x")).await.unwrap(), "own/x");
 }
 
-/// Only this test selects such a chain: were another one first to reach the event, without a
-/// subscriber, the event might stay disabled.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_chain_is_the_default_one_and_is_reported() {
     let captured = CapturedEvents::default();

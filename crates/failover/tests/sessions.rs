@@ -199,6 +199,29 @@ async fn a_call_may_prefer_a_target_or_any_other_while_that_is_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_failed_an_answer_for_good_is_not_asked_whoever_else_fails() {
+    let layer = abc().at_once();
+    let without = |failed: &[&str]| {
+        let mut request = PlainRequest::session("s");
+        let failed = failed.iter().map(|name| target(name)).collect();
+        request.context.preference = Some(Arc::new(Preference::Except(failed)));
+        request
+    };
+    let providers = Providers::new();
+    assert_eq!(send(&layer, &providers, PlainRequest::session("s")).await.unwrap(), "a");
+    providers.calls();
+    assert_eq!(send(&layer, &providers, without(&["a"])).await.unwrap(), "b");
+    assert_eq!(send(&layer, &providers, without(&["a", "b"])).await.unwrap(), "c");
+    providers.set_all(&["b", "c"], &fail(Reason::Network));
+    drop(send(&layer, &providers, without(&["a"])).await.unwrap_err());
+    assert!(!providers.calls().contains(&"a".to_owned()));
+    // Not when nobody else is left, either.
+    let failure = send(&layer, &providers, without(&["a", "b", "c"])).await.unwrap_err();
+    assert_eq!((failure.reason(), failure.attempts()), (Reason::Cooling, 0));
+    assert!(providers.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_target_that_a_person_has_chosen_is_asked_alone_and_though_it_cools() {
     let layer = abc().at_once();
     let demands = |chosen: &str| {

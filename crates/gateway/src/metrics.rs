@@ -31,6 +31,7 @@ struct Inner {
     requests: Family<RequestLabels, Counter>,
     failures: Family<FailureLabels, Counter>,
     attempts: Counter,
+    token_counts: Family<CountLabels, Counter>,
     routes: Family<RouteLabels, Counter>,
     reloads: Family<OutcomeLabel, Counter>,
     state_saves: Family<OutcomeLabel, Counter>,
@@ -60,6 +61,13 @@ struct RouteLabels {
     /// Of the configuration, so that there are few.
     route: String,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CountLabels {
+    dialect: &'static str,
+    /// Who counted: `provider`, `gateway`, or `failed`.
+    by: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -113,6 +121,12 @@ impl Default for Metrics {
                 "attempts",
                 "Times that providers were asked, by whichever layer",
                 Counter::default(),
+            ),
+            token_counts: add(
+                &mut all,
+                "token_counts",
+                "Requests to count tokens by who counted",
+                Family::default(),
             ),
             routes: add(
                 &mut all,
@@ -206,6 +220,12 @@ impl Metrics {
         let at = if in_stream { "stream" } else { "head" };
         let labels = FailureLabels { reason: failure.reason().as_str(), at };
         self.0.failures.get_or_create(&labels).inc();
+    }
+
+    /// A request to count tokens has been answered.
+    pub(crate) fn counted(&self, dialect: Dialect, by: &'static str) {
+        let dialect = dialect.as_str();
+        self.0.token_counts.get_or_create(&CountLabels { dialect, by }).inc();
     }
 
     /// A request of this route has ended.

@@ -224,7 +224,7 @@ fn spent_over(signal: &str) {
     assert_eq!(spent(at), before, "{signal}");
     let answer =
         http(at, &chat("gpt-4o", false, "none").replace("host: gateway", "host: 127.0.0.1"));
-    assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("tokens of a day"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 402 ") && answer.contains("tokens of a day"), "{answer}");
     let output = stop(running);
     assert!(text(&output.stderr).contains("accounts=1 "), "{}", text(&output.stderr));
     sim.terminate();

@@ -12,6 +12,8 @@ pub(crate) static TRIVIAL_RESULTS: LazyLock<Vec<&str>> = LazyLock::new(|| list("
 pub(crate) static OUTPUT_FRAMES: LazyLock<Vec<&str>> = LazyLock::new(|| list("output_frames"));
 pub(crate) static TEMPORARY_PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| list("temporary_paths"));
 pub(crate) static ID_PREFIXES: LazyLock<Vec<&str>> = LazyLock::new(|| list("id_prefixes"));
+pub(crate) static AUTOMATIC_MESSAGES: LazyLock<Vec<&str>> =
+    LazyLock::new(|| list("automatic_messages"));
 pub(crate) static TIME_UNITS: LazyLock<Vec<&str>> = LazyLock::new(|| list("time_units"));
 
 fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {

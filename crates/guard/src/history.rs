@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::{
     GuardVerdict, MARK,
+    automatic::is_automatic,
     known::Counting,
     signature::{CallFacts, Compiled},
     state::{TaskEvent, TaskState},
@@ -16,10 +17,14 @@ use crate::{
 /// reading stays linear, whatever a caller sends.
 const MAX_OPEN: usize = 128;
 
-/// Whether it is from the user: neither a tool's result nor advice of the guard.
+/// Whether it is from the user: neither a tool's result nor advice of the guard, nor what an agent writes by itself.
 pub(crate) fn is_user_turn(message: &Message) -> bool {
     let is_users = |part: &Part| match part {
-        Part::Text(text) => !text.text.trim().is_empty() && !text.text.starts_with(MARK),
+        Part::Text(text) => {
+            !text.text.trim().is_empty()
+                && !text.text.starts_with(MARK)
+                && !is_automatic(&text.text)
+        }
         Part::Media(_) => true,
         _ => false,
     };

@@ -156,6 +156,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admission;
+mod automatic;
 mod data;
 mod error;
 mod event;

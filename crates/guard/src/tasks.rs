@@ -1,7 +1,7 @@
 //! The tasks of one guard, and their state.
 
 use std::sync::{
-    Arc,
+    Arc, LazyLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -10,7 +10,9 @@ use steadfast_core::{CallContext, Keep, Keyed, RecoveryLog};
 use tokio::time::Instant;
 
 use crate::{
-    SafetyStop, TaskSnapshot, event,
+    SafetyStop, TaskSnapshot,
+    data::AUTOMATIC_MESSAGES,
+    event,
     signature::Compiled,
     state::{TaskState, head},
 };
@@ -105,6 +107,8 @@ impl Keep for Task {
 
 impl Tasks {
     pub(crate) fn new(c: Compiled) -> Self {
+        // Read now, and not while a call waits.
+        LazyLock::force(&AUTOMATIC_MESSAGES);
         let keyed = Keyed::new(c.policy.tasks);
         let (tool_layer, stops) = (AtomicBool::new(false), AtomicU64::new(0));
         Self { c, shared: Arc::new(SharedTasks { keyed, tool_layer, stops }) }

@@ -2,6 +2,8 @@
 
 mod body;
 #[cfg(feature = "chat")]
+mod embed;
+#[cfg(feature = "chat")]
 mod events;
 
 use http::{HeaderMap, StatusCode};
@@ -36,7 +38,7 @@ pub trait ReplyMeter: Send + 'static {
 /// A reply that can be observed by a meter `M`, as far as `Reach` says: until its end ([`UntilEnd`]), or not at
 /// all ([`AtOnce`], which works for every type).
 ///
-/// Implemented for `http::Response` and, with the feature `chat`, for `ChatResponse`. A reply of your own wraps
+/// Implemented for `http::Response` and, with the feature `chat`, for `ChatResponse` and `EmbedResponse`. A reply of your own wraps
 /// its stream in a type that calls the [`ReplyMeter`].
 #[diagnostic::on_unimplemented(
     message = "a reply of type `{Self}` has no end that a limit could observe",

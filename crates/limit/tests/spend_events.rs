@@ -58,7 +58,7 @@ async fn a_refusal_is_final_and_says_which_cap_and_until_when() {
     assert_eq!(calls.load(Ordering::Relaxed), 1, "nobody was asked again");
     assert_eq!((failure.reason(), failure.fault()), (Reason::SpendCap, FaultSide::Local));
     assert_eq!((failure.retry(), failure.failover()), (Retry::Forbidden, Failover::Forbidden));
-    assert_eq!((failure.attempts(), failure.http_status().as_u16()), (0, 429));
+    assert_eq!((failure.attempts(), failure.http_status().as_u16()), (0, 402));
     let wait = failure.retry_after().unwrap();
     assert!((2_999..3_061).contains(&wait.as_secs()), "{wait:?}");
     let message = failure.message();

@@ -22,6 +22,8 @@ struct Call {
     closed: bool,
     /// It looks complete, but is cut off if the output limit comes next.
     doubtful: bool,
+    /// Something has come behind it.
+    followed: bool,
 }
 
 impl Call {
@@ -54,7 +56,7 @@ impl Calls {
 
     pub(crate) fn begin(&mut self, block: u32) {
         let (arguments, doubtful) = (Balance::default(), self.doubt == Doubt::All);
-        self.all.push(Call { block, arguments, closed: false, doubtful });
+        self.all.push(Call { block, arguments, closed: false, doubtful, followed: false });
     }
 
     /// A piece of a call's arguments.
@@ -77,6 +79,7 @@ impl Calls {
     pub(crate) fn confirm(&mut self) {
         for call in &mut self.all {
             call.doubtful = false;
+            call.followed = true;
         }
     }
 
@@ -91,6 +94,28 @@ impl Calls {
 
     pub(crate) fn has_cut(&self) -> bool {
         self.all.iter().any(|call| !call.is_whole())
+    }
+
+    /// Some are not complete, or nothing has come behind them: until then the answer may break with them.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.are_followed(self.all.len())
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The first `count` of them are complete, and something has come behind each.
+    pub(crate) fn are_followed(&self, count: usize) -> bool {
+        self.all.iter().take(count).all(|call| call.is_whole() && call.followed)
+    }
+
+    /// The stream broke: what nothing has come behind is cut off with it.
+    pub(crate) fn break_off(&mut self) {
+        for call in self.all.iter_mut().filter(|call| !call.followed) {
+            call.doubtful = true;
+        }
     }
 
     pub(crate) fn has_whole(&self) -> bool {

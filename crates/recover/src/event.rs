@@ -134,3 +134,20 @@ pub(crate) fn declined(context: &CallContext, failure: &Failure, why: &'static s
             .with_detail(why)
     });
 }
+
+/// Thinking was left out that its provider would refuse, or put back that it wrote.
+pub(crate) fn thinking(context: &CallContext, dropped: usize, returned: usize) {
+    event!(
+        name: "steadfast::recover::thinking",
+        target: "steadfast::recover",
+        Level::DEBUG,
+        dropped,
+        returned,
+        target = context.target.as_ref().map(tracing::field::display),
+        "thinking that is bound to another history was left out, or put back",
+    );
+    context.log.record(|| {
+        let detail = format!("{dropped} blocks left out, {returned} put back");
+        Step::new(LAYER, "thinking").with_target(context.target.as_ref()).with_detail(detail)
+    });
+}

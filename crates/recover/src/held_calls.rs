@@ -13,6 +13,10 @@ pub(crate) struct HeldCalls {
     events: VecDeque<Event>,
     bytes: usize,
     limit: usize,
+    /// Complete ones, too, until something has come behind them.
+    until_followed: bool,
+    /// How many calls had begun with the last event that is held back.
+    calls: usize,
     /// A call was too large to be held back: the caller has its beginning.
     spilled: bool,
 }
@@ -21,6 +25,18 @@ impl HeldCalls {
     /// Holds back at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
+    }
+
+    /// Holds back complete calls, too, until something has come behind them: a stream that breaks there has shown
+    /// nothing of the last call, and may be asked again.
+    pub(crate) fn until_followed(limit: usize) -> Self {
+        Self { until_followed: true, ..Self::new(limit) }
+    }
+
+    /// Whether there is a call of which nothing is to be delivered yet.
+    pub(crate) fn waits(&self, partial: &Partial) -> bool {
+        let calls = &partial.calls;
+        if self.until_followed { calls.has_open() } else { calls.has_cut() }
     }
 
     /// Whether nothing is held back.
@@ -37,7 +53,7 @@ impl HeldCalls {
     /// to be delivered after what [was held](Self::release).
     pub(crate) fn hold(&mut self, event: Event, partial: &Partial) -> Option<Event> {
         // Once the model has stopped, a call that is not complete stays so.
-        if self.spilled || partial.has_stopped() || !partial.calls.has_cut() {
+        if self.spilled || partial.has_stopped() || !self.waits(partial) {
             return Some(event);
         }
         self.bytes = self.bytes.saturating_add(event.size());
@@ -46,7 +62,16 @@ impl HeldCalls {
             return Some(event);
         }
         self.events.push_back(event);
+        self.calls = partial.calls.len();
         None
+    }
+
+    /// What was held back of calls that another one has followed since: so of several at once only the last is.
+    pub(crate) fn release_followed(&mut self, partial: &Partial) -> VecDeque<Event> {
+        match self.until_followed && partial.calls.are_followed(self.calls) {
+            true => self.release(),
+            false => VecDeque::new(),
+        }
     }
 
     /// What was held back, which is to be delivered or dropped.
@@ -60,6 +85,9 @@ impl HeldCalls {
     /// left could not be continued.
     pub(crate) fn drop_cut(&mut self, partial: &mut Partial, out: &mut VecDeque<Event>) -> bool {
         let mut held = self.release();
+        if self.until_followed && !held.is_empty() {
+            partial.calls.break_off();
+        }
         let drops = !held.is_empty() && partial.ends_in_cut_calls();
         if drops {
             for event in &mut held {
@@ -111,11 +139,19 @@ mod tests {
     /// What is delivered of `events` when the stream breaks after them, the resume point then, and whether
     /// calls were dropped.
     fn broken(events: Vec<Vec<Delta>>, limit: usize) -> (Vec<Delta>, ResumePoint, bool) {
-        let (mut held, mut partial) = (HeldCalls::new(limit), Partial::new(1_000));
+        broken_with(HeldCalls::new(limit), events)
+    }
+
+    fn broken_with(
+        mut held: HeldCalls,
+        events: Vec<Vec<Delta>>,
+    ) -> (Vec<Delta>, ResumePoint, bool) {
+        let mut partial = Partial::new(1_000);
         let mut out = VecDeque::new();
         for event in events {
             let event = Event::new(event);
             partial.see(&event);
+            out.extend(held.release_followed(&partial));
             if let Some(event) = held.hold(event, &partial) {
                 out.extend(held.release());
                 out.push_back(event);
@@ -165,6 +201,39 @@ mod tests {
             let case = format!("{events:?}");
             assert_eq!(broken(events, 10_000), (delivered, point, dropped), "{case}");
         }
+    }
+
+    #[test]
+    fn a_complete_call_is_certain_when_something_follows_it() {
+        let end = |index| Delta::BlockEnd { index };
+        let whole = |index| vec![vec![call(index)], vec![arguments(index, "{}"), end(index)]];
+        let stop = || vec![Delta::Stop(steadfast_chat::StopReason::ToolUse.into())];
+        for (events, delivered, point, dropped) in [
+            ([vec![vec![text(0)]], whole(1)].concat(), 1, ResumePoint::Text, true),
+            (whole(0), 0, ResumePoint::Nothing, true),
+            ([whole(0), whole(1)].concat(), 3, ResumePoint::AfterCall, true),
+            ([whole(0), vec![stop()]].concat(), 4, ResumePoint::Finished, false),
+            ([whole(0), vec![vec![text(1)]]].concat(), 4, ResumePoint::AfterCall, false),
+        ] {
+            let case = format!("{events:?}");
+            let broken = broken_with(HeldCalls::until_followed(10_000), events);
+            assert_eq!((broken.0.len(), broken.1, broken.2), (delivered, point, dropped), "{case}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_two_calls_does_not_wait_for_the_end_of_the_second() {
+        let (mut held, mut partial) = (HeldCalls::until_followed(10_000), Partial::new(1_000));
+        let mut shown = |deltas: Vec<Delta>| {
+            let event = Event::new(deltas);
+            partial.see(&event);
+            let before = held.release_followed(&partial).len();
+            before + usize::from(held.hold(event, &partial).is_some())
+        };
+        assert_eq!(shown(vec![call(0)]), 0);
+        assert_eq!(shown(vec![arguments(0, "{}")]), 0, "its end may break off yet");
+        assert_eq!(shown(vec![call(1)]), 2, "the first");
+        assert_eq!(shown(vec![arguments(1, "{")]), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Continues truncated answers, and resumes broken streams.
 //!
-//! Two layers for what goes wrong *after* an answer has begun:
+//! Three layers. Two are for what goes wrong *after* an answer has begun:
 //!
 //! * [`StreamResumeLayer`]: the connection breaks half way. The caller's stream continues, from another
 //!   call: the text so far is sent back, and the overlap of the two answers is found and cut, so that
@@ -8,6 +8,10 @@
 //! * [`ContinuationLayer`]: the model reaches its output limit. The limit is raised once, when nothing
 //!   has been delivered yet; after that the answer is continued, and its parts reach the caller as one
 //!   answer, with their usage added up.
+//!
+//! The third, [`ThinkingMemoryLayer`], is for what comes after that: it remembers who signed which thinking
+//! behind what, as an answer that was joined, advised or moved comes back in a history which that signature
+//! does not hold for.
 //!
 //! ```
 //! use steadfast_chat::{ChatRequest, ChatResponse, Delta, Event, Head, StopReason};
@@ -57,6 +61,11 @@
 //! ...
 //! ```
 //!
+//! `ThinkingMemory` is next to the client, around the classifier.
+//!
+//! **Wrong:** `ThinkingMemory` outside of `Compaction` or `RetryBackoff`. It would take what was sent for what
+//! the caller wrote, and would send back thinking that was written behind a summary or a retry's message.
+//!
 //! **Wrong:** `StreamResume` inside `CooldownFailover`. Inside it there is only the target whose
 //! connection has just broken, and when that is down the resume fails too, while the next target of
 //! the chain, which could have continued the answer, is not called.
@@ -82,7 +91,8 @@
 //! What is [final](steadfast_core::Retry::Forbidden), the caller's own fault, or a time limit of the
 //! caller's own is never resumed. Without an [overlap](Overlap) the caller gets the failure that broke
 //! the stream, once; nothing of the other answer has been delivered. There are at most 2 resumes, each
-//! within the request's deadline, attempts and [budget](steadfast_core::RetryBudget).
+//! within the request's deadline, attempts and [budget](steadfast_core::RetryBudget), and none at a target
+//! whose failure says that it is not to be asked [again](steadfast_core::Failure::retry).
 //!
 //! Tool calls of a stream are held back until they are complete, so that a call that breaks can be made
 //! again. What the caller gets when an answer can not be resumed ends before such a call.
@@ -157,6 +167,7 @@ mod policy;
 mod request;
 mod resume;
 mod service;
+mod thinking;
 
 pub use self::{
     continuation::{
@@ -173,4 +184,8 @@ pub use self::{
         StreamResumeLayer,
     },
     service::{Recover, RecoverFuture},
+    thinking::{
+        ThinkingEvents, ThinkingFuture, ThinkingMemory, ThinkingMemoryHandle, ThinkingMemoryLayer,
+        ThinkingMemorySnapshot, ThinkingPolicy,
+    },
 };

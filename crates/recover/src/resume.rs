@@ -159,6 +159,8 @@ pub struct ResumeState {
     /// The failure for the caller if this resume fails.
     failure: Option<Failure>,
     attempts: Vec<Attempt>,
+    /// Targets whose failure says that they are not to be asked again.
+    not_again: Vec<Target>,
 }
 
 type LayerState = RecoverState<ResumePolicy>;
@@ -180,7 +182,8 @@ impl Recovery for ResumePolicy {
     fn begin(&self, request: &ChatRequest) -> Option<(usize, ResumeState)> {
         // Of several answers only the first is read; the frames have the others.
         let limit = if has_several_answers(request) { 0 } else { self.max_partial };
-        let state = || ResumeState { held: HeldCalls::new(limit), ..ResumeState::default() };
+        let state =
+            || ResumeState { held: HeldCalls::until_followed(limit), ..ResumeState::default() };
         (self.resumes > 0).then(|| (self.max_partial, state()))
     }
 
@@ -189,7 +192,7 @@ impl Recovery for ResumePolicy {
     }
 
     fn passes(answer: &BrokenAnswer, _: &Event) -> bool {
-        answer.state.held.is_empty() && !answer.partial.calls.has_cut()
+        answer.state.held.is_empty() && !answer.state.held.waits(&answer.partial)
     }
 
     fn take(answer: &mut BrokenAnswer, event: Event) -> EventStep {
@@ -197,8 +200,9 @@ impl Recovery for ResumePolicy {
             return EventStep::Give(event, None);
         }
         let held = &mut answer.state.held;
+        answer.out.extend(held.release_followed(&answer.partial));
         let Some(event) = held.hold(event, &answer.partial) else { return EventStep::More };
-        if held.is_empty() {
+        if held.is_empty() && answer.out.is_empty() {
             return EventStep::Give(event, None);
         }
         answer.out.extend(held.release());
@@ -238,11 +242,15 @@ impl Recovery for ResumePolicy {
             && shared.options.accepts_prefill(target, answer.dialect);
         // A stream breaks by chance; one that breaks twice may break there always, and one that ends with a
         // failure for which its target is not to be asked again does.
-        let by_chance = answer.calls() <= 1 && failure.retry() == Retry::Yes;
-        let preference = answer.target.clone().map(|target| match by_chance {
-            true => Preference::For(target),
-            false => Preference::Against(target),
-        });
+        if failure.retry() != Retry::Yes {
+            let failed = failure.target().filter(|_| call).or(target);
+            answer.state.not_again.extend(failed.cloned());
+        }
+        let preference = match (&*answer.state.not_again, answer.calls()) {
+            ([], 0 | 1) => answer.target.clone().map(Preference::For),
+            ([], _) => answer.target.clone().map(Preference::Against),
+            (failed, _) => Some(Preference::Except(failed.to_vec())),
+        };
         let mut request = match (prefilled, in_text) {
             (true, _) => request::prefilled(&answer.request, text),
             (false, true) => request::repeating(&answer.request, text, &shared.policy.overlap),

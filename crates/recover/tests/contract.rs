@@ -3,7 +3,7 @@
 
 use steadfast_chat::{ChatRequest, ChatResponse};
 use steadfast_core::{Failure, Reason};
-use steadfast_recover::{ContinuationLayer, StreamResumeLayer};
+use steadfast_recover::{ContinuationLayer, StreamResumeLayer, ThinkingMemoryLayer};
 use steadfast_testkit::{Action, Aspect, Chat, Contract, contract};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 
@@ -21,6 +21,14 @@ contract!(
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::State, "it counts truncated answers, which the probe does not give")
         .none(Aspect::Held, "the text of an answer is dropped with it")
+);
+
+contract!(
+    thinking,
+    Contract::new(Chat, ThinkingMemoryLayer::default)
+        .none(Aspect::Refusal, "every call is sent")
+        .none(Aspect::State, "it remembers thinking, which the probe's answers do not have")
+        .none(Aspect::Held, "what an answer is bound to is dropped with it")
 );
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, sync::atomic::Ordering, time::Duration};
 use common::*;
 use futures_util::StreamExt;
 use steadfast_chat::{ChatRequest, Delta, Event, StopReason};
-use steadfast_core::{Deadline, Preference, Reason, Retry, RetryBudget, Usage};
+use steadfast_core::{Deadline, Preference, Reason, Retry, RetryBudget, Target, Usage};
 use steadfast_recover::{ResumePoint, StreamResumeLayer};
 use tower::{Layer, ServiceExt};
 
@@ -540,17 +540,29 @@ async fn a_broken_stream_is_resumed_where_it_broke_and_then_elsewhere() {
 
 /// A failure for which its target is not to be asked again is none of chance.
 #[tokio::test(start_paused = true)]
-async fn what_its_target_is_not_asked_again_for_is_resumed_elsewhere() {
-    for (retry, preference) in
-        [(Retry::Yes, Preference::For("p0".into())), (Retry::No, Preference::Against("p0".into()))]
-    {
+async fn what_its_target_is_not_asked_again_for_is_resumed_elsewhere_or_not_at_all() {
+    let except = |targets: &[&str]| {
+        Preference::Except(targets.iter().map(|target| Target::from(*target)).collect())
+    };
+    for (first, second, expected) in [
+        (Retry::Yes, Retry::No, [Preference::For("p0".into()), except(&["p1"])]),
+        (Retry::No, Retry::Yes, [except(&["p0"]), except(&["p0"])]),
+        (Retry::No, Retry::No, [except(&["p0"]), except(&["p0", "p1"])]),
+    ] {
         let events = stream("a", &[Block::Text(long())], 9, true, StopReason::EndTurn);
-        let model = Model::new(move |call, _| match call {
-            0 => Ok(broken(&events, 40, fail(Reason::ServerError).with_retry(retry))),
-            _ => Err(fail(Reason::Network)),
+        let model = Model::new(move |call, _| {
+            let failure = |retry| fail(Reason::ServerError).with_retry(retry);
+            match call {
+                0 => Ok(broken(&events, 40, failure(first))),
+                // Before it has begun: its failure says who it was.
+                1 => Err(failure(second).with_target("p1".into())),
+                _ => Err(fail(Reason::Network)),
+            }
         });
         send(&model, &StreamResumeLayer::default(), recording()).await;
-        let second = model.requests.lock()[1].context.preference.as_deref().cloned();
-        assert_eq!(second, Some(preference));
+        let requests = model.requests.lock();
+        let preferences: Vec<_> =
+            requests[1..].iter().map(|one| one.context.preference.as_deref().cloned()).collect();
+        assert_eq!(preferences, expected.map(Some));
     }
 }

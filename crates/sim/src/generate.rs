@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::answer::{Answer, Block};
+use crate::dialect;
 use crate::request::SimRequest;
 
 /// Words of the default texts: some have multi-byte characters, so that a cut inside one shows.
@@ -53,7 +54,7 @@ const WORDS: &[&str] = &[
 
 /// An answer that depends only on the seed and the request.
 ///
-/// A user text that contains `call <tool>` for declared tools is answered with calls of them, in
+/// A request for JSON of a schema, in its field or in words, is answered with the least that fits it. A user text that contains `call <tool>` for declared tools is answered with calls of them, in
 /// the order of their names in the text; tool results are answered with a text.
 pub(crate) fn answer(request: &SimRequest, seed: u64) -> Answer {
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -70,6 +71,10 @@ pub(crate) fn answer(request: &SimRequest, seed: u64) -> Answer {
         if answer.blocks.iter().any(|block| matches!(block, Block::ToolCall { .. })) {
             return answer;
         }
+    }
+    let schema = dialect::schema(request.dialect, &request.body).cloned();
+    if let Some(schema) = schema.or_else(|| instructed_schema(&request.body)) {
+        return answer.then_text(least(&schema).to_string());
     }
     let words = rng.usize(24..72);
     answer.then_text(sentence(&mut rng, words))
@@ -141,4 +146,64 @@ fn value(rng: &mut fastrand::Rng, schema: &Value, depth: usize) -> Value {
         "object" => Map::new().into(),
         _ => WORDS[rng.usize(..WORDS.len())].into(),
     }
+}
+
+/// The schema that the system prompt asks to follow, where the dialect or a model has no field for it: behind
+/// these words.
+fn instructed_schema(body: &Value) -> Option<Value> {
+    fn find(value: &Value) -> Option<Value> {
+        match value {
+            Value::String(text) => {
+                let (_, schema) = text.rsplit_once("follow this JSON schema:\n")?;
+                serde_json::Deserializer::from_str(schema).into_iter().next()?.ok()
+            }
+            Value::Array(list) => list.iter().find_map(find),
+            Value::Object(fields) => fields.values().find_map(find),
+            _ => None,
+        }
+    }
+    ["system", "systemInstruction", "system_instruction"]
+        .iter()
+        .find_map(|key| find(&body[key]))
+        .or_else(|| {
+            let mut messages = dialect::items(&body["messages"]).iter();
+            messages.find(|m| m["role"] == "system" || m["role"] == "developer").and_then(find)
+        })
+}
+
+/// The least that fits a schema: what is required, empty, false and at its minimum.
+pub(crate) fn least(schema: &Value) -> Value {
+    if let Some(first) = schema["enum"].as_array().and_then(|list| list.first()) {
+        return first.clone();
+    }
+    match type_of(schema).as_str() {
+        "object" => {
+            let required = |key: &str| {
+                schema["required"]
+                    .as_array()
+                    .is_some_and(|list| list.iter().any(|name| name == key))
+            };
+            let properties = schema["properties"].as_object().into_iter().flatten();
+            properties
+                .filter(|(key, _)| required(key))
+                .map(|(key, property)| (key.clone(), least(property)))
+                .collect::<Map<String, Value>>()
+                .into()
+        }
+        // A score or a count mostly begins at 1, whether or not the schema has it; a share at 0.
+        "integer" => schema.get("minimum").cloned().unwrap_or_else(|| 1.into()),
+        "number" => schema.get("minimum").cloned().unwrap_or_else(|| 0.into()),
+        "boolean" => false.into(),
+        "array" => Value::Array(Vec::new()),
+        "null" => Value::Null,
+        _ => "The next step of the task".into(),
+    }
+}
+
+/// The type that a schema names, in lower case; of several the first.
+pub(crate) fn type_of(schema: &Value) -> String {
+    let first = schema["type"].as_array().and_then(|list| list.first());
+    let name = first.unwrap_or(&schema["type"]).as_str();
+    let implied = if schema["properties"].is_object() { "object" } else { "string" };
+    name.unwrap_or(implied).to_ascii_lowercase()
 }

@@ -54,19 +54,58 @@ impl Signer {
         self.sign(text) == signature
     }
 
-    /// Data of a redacted thinking block, which only this provider recognises.
-    pub(crate) fn enclose(&self, secret: &str) -> String {
-        let mac = digest(&[&self.key, b"redacted", secret.as_bytes()]);
-        STANDARD.encode([&mac[..], secret.as_bytes()].concat())
+    /// Signs thinking, and what it is bound to.
+    pub(crate) fn bind(&self, text: &str, binding: Binding) -> String {
+        let bound = [binding.prefix, binding.before].concat();
+        let mac = digest(&[&self.key, b"thinking", text.as_bytes(), &bound]);
+        STANDARD.encode([&mac[..], &bound].concat())
     }
 
-    pub(crate) fn is_enclosed(&self, data: &str) -> bool {
-        let Ok(bytes) = STANDARD.decode(data) else { return false };
-        bytes.len() >= 32 && {
-            let (mac, secret) = bytes.split_at(32);
-            digest(&[&self.key, b"redacted", secret]) == mac
-        }
+    /// What thinking with this signature is bound to; `None` where the signature is not its own.
+    pub(crate) fn bound(&self, text: &str, signature: &str) -> Option<Binding> {
+        let bytes = STANDARD.decode(signature).ok()?;
+        let (mac, bound) = bytes.split_at_checked(32)?;
+        let own = digest(&[&self.key, b"thinking", text.as_bytes(), bound]) == mac;
+        Binding::read(bound).filter(|_| own)
     }
+
+    /// Data of a redacted thinking block, which only this provider recognises.
+    pub(crate) fn enclose(&self, secret: &str, binding: Binding) -> String {
+        let bound = [&binding.prefix[..], &binding.before, secret.as_bytes()].concat();
+        let mac = digest(&[&self.key, b"redacted", &bound]);
+        STANDARD.encode([&mac[..], &bound].concat())
+    }
+
+    /// What such data is bound to; `None` where it is not this provider's.
+    pub(crate) fn enclosed(&self, data: &str) -> Option<Binding> {
+        let bytes = STANDARD.decode(data).ok()?;
+        let (mac, bound) = bytes.split_at_checked(32)?;
+        let own = digest(&[&self.key, b"redacted", bound]) == mac;
+        Binding::read(bound.get(..32)?).filter(|_| own)
+    }
+}
+
+/// What a thinking block is bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// A digest of everything before it but thinking.
+    pub(crate) prefix: [u8; 16],
+    /// A digest of the thinking block before it; zeros for the first.
+    pub(crate) before: [u8; 16],
+}
+
+impl Binding {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (prefix, before) = bytes.split_at_checked(16)?;
+        Some(Self { prefix: prefix.try_into().ok()?, before: before.try_into().ok()? })
+    }
+}
+
+/// The first half of a digest.
+pub(crate) fn short(bytes: &[u8]) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest(&[bytes])[..16]);
+    half
 }
 
 /// A secret, redacted so that journal entries can be compared: the first eight bytes of its hash
@@ -92,10 +131,17 @@ mod tests {
         assert!(ours.verifies("so be it", &signature));
         assert!(!ours.verifies("so be it.", &signature));
         assert!(!other.verifies("so be it", &signature));
-        assert!(ours.is_enclosed(&ours.enclose("hidden")));
-        assert!(!other.is_enclosed(&ours.enclose("hidden")));
-        assert!(!ours.is_enclosed("not base64!"));
-        assert!(!ours.is_enclosed("AAAA"));
+        let binding = Binding { prefix: [1; 16], before: [2; 16] };
+        let bound = ours.bind("so be it", binding);
+        assert_eq!(ours.bound("so be it", &bound), Some(binding));
+        assert_eq!(ours.bound("so be it.", &bound), None);
+        assert_eq!(other.bound("so be it", &bound), None);
+        let data = ours.enclose("hidden", binding);
+        assert_eq!(ours.enclosed(&data), Some(binding));
+        assert_eq!(other.enclosed(&data), None);
+        for no in ["not base64!", "AAAA", ""] {
+            assert_eq!((ours.enclosed(no), ours.bound("so be it", no)), (None, None));
+        }
     }
 
     #[test]

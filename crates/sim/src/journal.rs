@@ -57,8 +57,8 @@ impl Kept {
 pub struct Entry {
     /// The provider's name.
     pub provider: String,
-    /// Its number among the provider's generations since the last fault plan, from 1; 0 for
-    /// requests that generate nothing (model lists, token counts, unknown paths).
+    /// Its number among the provider's generations since the last fault plan, from 1,
+    /// embeddings among them; 0 for what generates nothing (model lists, token counts, unknown paths).
     pub number: u64,
     /// When it arrived, on tokio's clock since the journal was created.
     pub at: Duration,

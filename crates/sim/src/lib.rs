@@ -7,11 +7,14 @@
 //! * **Deterministic**: texts, ids, jitter and chance come from a seed and the request. The same
 //!   requests to a provider of the same seed get the same bytes.
 //! * **Scripted answers**: a test scripts [`Answer`]s, or gives a closure from [`SimRequest`].
+//! * **Tasks**: given a [`Task`], the model does it with the tools that a client declares, whatever
+//!   they are called: a real agent in front of it reads, edits and runs commands.
 //! * **Limits to the token**: an output limit of the request, the model, the provider or one
 //!   answer cuts at an exact token, in text, thinking or arguments; a window overflows with each
 //!   provider's [own message](Overflow); [`tokens`] counts as the simulator does.
 //! * **Continuations and summaries**: an answer defines how the model [continues](continuation)
 //!   it, faithfully or not; a [`SummaryReply`] is good, empty, endless, refused or a tool call.
+//! * **Embeddings**: a vector is a [function](embedding) of model and text.
 //! * **Faults**: a [`FaultPlan`] matches requests to [`Fault`]s, from a refusal with the
 //!   provider's own body to a connection that is reset inside a multi-byte character. Plans are
 //!   values and can be read from TOML or JSON.
@@ -68,6 +71,7 @@ mod body;
 mod clock;
 pub mod continuation;
 mod dialect;
+mod embed;
 mod error;
 mod fault;
 mod generate;
@@ -82,6 +86,7 @@ mod request;
 mod serve;
 mod server;
 mod summary;
+mod task;
 pub mod tokens;
 mod wire;
 
@@ -90,6 +95,7 @@ pub use body::SimBody;
 pub use continuation::ContinuationMode;
 pub use dialect::Dialect;
 pub use dialect::overflow::Overflow;
+pub use embed::embedding;
 pub use error::{SimError, SimErrorKind};
 pub use fault::{
     Break, Coalesce, Drip, ErrorKind, Fault, FirstToken, How, RateLimit, RawResponse,
@@ -97,10 +103,11 @@ pub use fault::{
 };
 pub use journal::{End, Entry, Journal};
 pub use limit::KeyLimits;
-pub use models::{Model, Prefill, default_models};
+pub use models::{Model, Prefill, ToolsBeside, default_models};
 pub use plan::{FaultPlan, PlanError, PlanRule};
 pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
 pub use request::SimRequest;
 pub use server::SimServer;
 pub use summary::{Summaries, SummaryReply};
+pub use task::{Task, TaskCall, TaskError, TaskStep};
 pub use tokens::{count_output, count_tokens};

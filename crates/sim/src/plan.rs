@@ -43,8 +43,8 @@ pub struct FaultPlan {
 
 /// A fault and the requests it applies to. A condition that is not given matches everything.
 ///
-/// Requests are counted from 1 for each provider, generations only (no model lists, no token
-/// counts), from the moment the plan was installed; so is the time.
+/// Requests are counted from 1 for each provider, generations and embeddings only (no model lists, no
+/// token counts), from the moment the plan was installed; so is the time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRule {
@@ -82,6 +82,12 @@ pub struct PlanRule {
     /// Only requests that have this text in their system prompt or in a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contains: Option<String>,
+    /// Only requests whose conversation has so many results of tools: a certain step of an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_results: Option<usize>,
+    /// So many of the requests that match, and none after them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<u64>,
     /// The fault.
     pub fault: Fault,
 }
@@ -97,6 +103,7 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) stream: bool,
     /// The body, if it is JSON.
     pub(crate) body: Option<&'a Value>,
+    pub(crate) tool_results: usize,
 }
 
 /// A plan that can not be read: where it is wrong, and what would be right.
@@ -175,13 +182,19 @@ impl FaultPlan {
         Ok(())
     }
 
-    /// The fault of the first rule that matches.
-    pub(crate) fn pick(&self, context: RequestContext<'_>) -> Option<&Fault> {
-        self.rules
-            .iter()
-            .enumerate()
-            .find(|(at, rule)| rule.matches(self.seed, *at, context))
-            .map(|(_, rule)| &rule.fault)
+    /// The fault of the first rule that matches. `applied` has how often each rule has been that.
+    pub(crate) fn pick(
+        &self,
+        context: RequestContext<'_>,
+        applied: &mut Vec<u64>,
+    ) -> Option<&Fault> {
+        applied.resize(self.rules.len(), 0);
+        let (at, rule) = self.rules.iter().enumerate().find(|(at, rule)| {
+            rule.times.is_none_or(|times| applied[*at] < times)
+                && rule.matches(self.seed, *at, context)
+        })?;
+        applied[at] += 1;
+        Some(&rule.fault)
     }
 }
 
@@ -201,6 +214,8 @@ impl PlanRule {
             probability: None,
             stream: None,
             contains: None,
+            tool_results: None,
+            times: None,
             fault,
         }
     }
@@ -282,6 +297,20 @@ impl PlanRule {
         self
     }
 
+    /// Only requests whose conversation has so many results of tools.
+    #[must_use]
+    pub fn tool_results(mut self, results: usize) -> Self {
+        self.tool_results = Some(results);
+        self
+    }
+
+    /// So many of the requests that match, and none after them.
+    #[must_use]
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = Some(times);
+        self
+    }
+
     fn check(&self) -> Result<(), String> {
         if let Some(p) = self.probability
             && !(0.0..=1.0).contains(&p)
@@ -294,6 +323,9 @@ impl PlanRule {
             if n == Some(0) {
                 return Err(format!("{key} is 0; requests are counted from 1"));
             }
+        }
+        if self.times == Some(0) {
+            return Err("times is 0; no request can match".to_owned());
         }
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from > to
@@ -324,6 +356,7 @@ impl PlanRule {
             && self.since_ms.is_none_or(|since| ms >= since)
             && self.until_ms.is_none_or(|until| ms < until)
             && self.stream.is_none_or(|stream| stream == o.stream)
+            && self.tool_results.is_none_or(|results| results == o.tool_results)
             && self
                 .contains
                 .as_deref()

@@ -21,7 +21,7 @@ use crate::answer::Answer;
 use crate::body::SimBody;
 use crate::clock::WallClock;
 use crate::continuation::{ContinuationMode, WholeAnswers, requested_part};
-use crate::dialect::{Dialect, Memory};
+use crate::dialect::{self, Dialect, Memory};
 use crate::error::SimError;
 use crate::fault::Fault;
 use crate::hash::Signer;
@@ -31,6 +31,7 @@ use crate::models::{Model, default_models};
 use crate::plan::{FaultPlan, RequestContext};
 use crate::request::{SimRequest, has_text};
 use crate::summary::Summaries;
+use crate::task::Task;
 
 type Responder = dyn Fn(&SimRequest) -> Option<Answer> + Send + Sync;
 
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) wall: WallClock,
     pub(crate) refuse_unknown: bool,
     pub(crate) signatures: bool,
+    pub(crate) bound_thinking: bool,
     pub(crate) crlf: bool,
     pub(crate) memory: Memory,
     pub(crate) output_limit: Option<u64>,
@@ -89,22 +91,29 @@ pub(crate) struct Inner {
 
 struct State {
     plan: FaultPlan,
+    /// How often each rule of the plan was applied.
+    applied: Vec<u64>,
     installed: Instant,
     number: u64,
     script: VecDeque<Answer>,
     whole_answers: WholeAnswers,
     summaries: Option<Summaries>,
+    /// What requests for token counts meet.
+    count_fault: Option<Fault>,
     /// Requests for summaries so far.
     summarised: usize,
+    task: Option<Arc<Task>>,
 }
 
 /// Where the answer to a request comes from.
 enum AnswerSource {
     /// A whole answer that the request asks to continue or to repeat.
     Remembered(Arc<Answer>),
+    /// One of which only thinking arrived, without that.
+    Unreceived(Arc<Answer>),
     /// A fault plan, the summaries or the script.
     Configured(Box<Answer>),
-    /// The responder, or else the seed.
+    /// The task, the responder, or else the seed.
     Generated,
 }
 
@@ -129,6 +138,7 @@ impl SimProvider {
             epoch: None,
             refuse_unknown: false,
             signatures: false,
+            bound_thinking: true,
             line_end: LineEnd::Crlf,
             plan: FaultPlan::none(),
             script: VecDeque::new(),
@@ -136,6 +146,7 @@ impl SimProvider {
             output_limit: None,
             continuation: None,
             summaries: None,
+            task: None,
         }
     }
 
@@ -168,6 +179,7 @@ impl SimProvider {
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut state = self.inner.state.lock();
         state.plan = plan;
+        state.applied.clear();
         state.installed = Instant::now();
         state.number = 0;
     }
@@ -194,6 +206,17 @@ impl SimProvider {
         state.summarised = 0;
     }
 
+    /// Replaces the task; with `None` there is none.
+    pub fn set_task(&self, task: Option<Task>) {
+        self.inner.state.lock().task = task.map(Arc::new);
+    }
+
+    /// What every request for a token count gets instead of one; with `None` they are counted. Fault plans do
+    /// not apply to them.
+    pub fn set_count_fault(&self, fault: Option<Fault>) {
+        self.inner.state.lock().count_fault = fault;
+    }
+
     /// How many scripted answers are left.
     #[must_use]
     pub fn script_left(&self) -> usize {
@@ -204,6 +227,10 @@ impl SimProvider {
 impl Inner {
     pub(crate) fn model(&self, name: &str) -> Option<&Model> {
         self.models.iter().find(|model| model.name == name)
+    }
+
+    pub(crate) fn count_fault(&self) -> Option<Fault> {
+        self.state.lock().count_fault.clone()
     }
 
     /// Numbers a generation and picks its fault.
@@ -222,40 +249,52 @@ impl Inner {
             elapsed: state.installed.elapsed(),
             stream,
             body,
+            tool_results: body.map_or(0, |body| dialect::tool_results(self.dialect, body)),
         };
-        (state.number, state.plan.pick(context).cloned())
+        let State { plan, applied, number, .. } = &mut *state;
+        (*number, plan.pick(context, applied).cloned())
     }
 
-    /// The answer: `instead`, if a plan asked for that, else the rest of an answer that the request
-    /// continues, else a summary, else the scripted answer, the responder's or its own.
+    /// The answer, and whether it is a part of one that the client joins to what it has: `instead`, if a
+    /// plan asked for that, else the rest of an answer that the request continues, else a summary, else the
+    /// scripted answer, the task's, the responder's or its own.
     pub(crate) fn answer(
         &self,
         request: &SimRequest,
         limit: u64,
         (instead, continuation): (Option<&Answer>, Option<&ContinuationMode>),
         own: impl FnOnce() -> Answer,
-    ) -> Answer {
+    ) -> (Answer, bool) {
         let source = match instead {
             Some(answer) => AnswerSource::Configured(Box::new(answer.clone())),
             None => self.source(request, limit),
         };
+        let is_unreceived = matches!(source, AnswerSource::Unreceived(_));
         let whole = match source {
-            AnswerSource::Remembered(whole) => whole,
+            AnswerSource::Remembered(whole) | AnswerSource::Unreceived(whole) => whole,
             AnswerSource::Configured(answer) => self.prepare(request, limit, *answer),
             AnswerSource::Generated => {
-                let response = self.responder.as_ref().and_then(|respond| respond(request));
+                let task = self.state.lock().task.clone();
+                let response = task.and_then(|task| task.answer(request));
+                let response = response
+                    .or_else(|| self.responder.as_ref().and_then(|respond| respond(request)));
                 self.prepare(request, limit, response.unwrap_or_else(own))
             }
         };
         let how = whole.continuation.as_ref().map(|own| continuation.unwrap_or(own));
-        requested_part(&whole, how, request, limit)
+        let part = requested_part(&whole, how, request, limit);
+        let is_part = is_unreceived || part.blocks != whole.blocks;
+        (part, is_part)
     }
 
     fn source(&self, request: &SimRequest, limit: u64) -> AnswerSource {
         let mut state = self.state.lock();
         let answers = &state.whole_answers;
-        if let Some(whole) = answers.find(request, limit).or_else(|| answers.unreceived(request)) {
+        if let Some(whole) = answers.find(request, limit) {
             return AnswerSource::Remembered(whole);
+        }
+        if let Some(whole) = answers.unreceived(request) {
+            return AnswerSource::Unreceived(whole);
         }
         let summary = state
             .summaries
@@ -314,6 +353,7 @@ pub struct SimProviderBuilder {
     epoch: Option<SystemTime>,
     refuse_unknown: bool,
     signatures: bool,
+    bound_thinking: bool,
     line_end: LineEnd,
     plan: FaultPlan,
     script: VecDeque<Answer>,
@@ -321,6 +361,7 @@ pub struct SimProviderBuilder {
     output_limit: Option<u64>,
     continuation: Option<ContinuationMode>,
     summaries: Option<Summaries>,
+    task: Option<Task>,
 }
 
 impl SimProviderBuilder {
@@ -394,6 +435,14 @@ impl SimProviderBuilder {
         self
     }
 
+    /// Refuses thinking that is sent back behind another prefix than it was made with (Anthropic), as the
+    /// vendor does for accounts made since the end of August 2026. On by default, for every model that
+    /// thinks: stricter than the vendor, whose older models do not check it.
+    pub fn with_bound_thinking(mut self, bound: bool) -> Self {
+        self.bound_thinking = bound;
+        self
+    }
+
     /// The line end of Gemini's events.
     pub fn with_line_end(mut self, line_end: LineEnd) -> Self {
         self.line_end = line_end;
@@ -417,6 +466,12 @@ impl SimProviderBuilder {
     /// The answers to requests for summaries, apart from the script.
     pub fn with_summaries(mut self, summaries: Summaries) -> Self {
         self.summaries = Some(summaries);
+        self
+    }
+
+    /// What the model does for the requests of this task, after the script.
+    pub fn with_task(mut self, task: Task) -> Self {
+        self.task = Some(task);
         self
     }
 
@@ -457,6 +512,7 @@ impl SimProviderBuilder {
             wall: WallClock::starting_at(self.epoch.unwrap_or_else(wall)),
             refuse_unknown: self.refuse_unknown,
             signatures: self.signatures,
+            bound_thinking: self.bound_thinking,
             crlf: self.line_end == LineEnd::Crlf,
             memory: Memory::default(),
             responder: self.responder,
@@ -464,12 +520,15 @@ impl SimProviderBuilder {
             continuation: self.continuation,
             state: Mutex::new(State {
                 plan: self.plan,
+                applied: Vec::new(),
                 installed: Instant::now(),
                 number: 0,
                 script: self.script,
                 whole_answers: WholeAnswers::default(),
                 summaries: self.summaries,
+                count_fault: None,
                 summarised: 0,
+                task: self.task.map(Arc::new),
             }),
         };
         SimProvider { inner: Arc::new(inner) }

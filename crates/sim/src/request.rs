@@ -22,6 +22,8 @@ pub struct SimRequest {
     pub last_user: String,
     /// Whether the conversation ends with tool results.
     pub after_tool_results: bool,
+    /// How many results of tools the conversation has.
+    pub tool_results: usize,
     /// The beginning of the answer that it prescribes (prefill); empty if none.
     pub prefill: String,
     /// The text of an answer that it may ask to continue: its prefill, or the model's turn right
@@ -52,8 +54,16 @@ pub(crate) fn has_text(body: &Value, text: &str) -> bool {
             _ => false,
         }
     }
-    ["messages", "contents", "system", "systemInstruction", "system_instruction"]
-        .iter()
-        .filter_map(|key| body.get(key))
-        .any(|part| stands_in(part, text))
+    [
+        "messages",
+        "contents",
+        "input",
+        "requests",
+        "system",
+        "systemInstruction",
+        "system_instruction",
+    ]
+    .iter()
+    .filter_map(|key| body.get(key))
+    .any(|part| stands_in(part, text))
 }

@@ -10,6 +10,7 @@ use crate::body::{SimBody, Step};
 use crate::clock::go_duration;
 use crate::dialect::overflow::{self, Overflow};
 use crate::dialect::{self, Check, Dialect, ErrorContext, Form, Refusal, Render, Route};
+use crate::embed::{self, EmbedCall};
 use crate::error::{SimError, SimErrorKind};
 use crate::fault::{Fault, RawResponse};
 use crate::hash;
@@ -50,7 +51,10 @@ pub(crate) async fn serve(
     let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
     let (model, stream) = model_and_stream(&route, json.as_ref().ok());
     let (number, fault) = match &route {
-        Route::Generate { .. } => provider.next_fault(&model, stream, json.as_ref().ok()),
+        Route::Generate { .. } | Route::Embed { .. } => {
+            provider.next_fault(&model, stream, json.as_ref().ok())
+        }
+        Route::Count { .. } => (0, provider.count_fault()),
         _ => (0, None),
     };
 
@@ -101,6 +105,10 @@ pub(crate) async fn serve(
     match in_flight.validate(&head, &route, key.as_deref(), json, &body) {
         Err(refusal) => Ok(in_flight.refuse(&refusal)),
         Ok(Reply::Document(document)) => Ok(in_flight.document(&document)),
+        Ok(Reply::Embeddings(call)) => {
+            in_flight.guard.update(|entry| entry.fault.clone_from(&fault));
+            Ok(in_flight.embeddings(&call, faults))
+        }
         Ok(Reply::Answer(request)) => {
             in_flight.guard.update(|entry| entry.fault.clone_from(&fault));
             Ok(in_flight.answer(&request, faults))
@@ -110,6 +118,7 @@ pub(crate) async fn serve(
 
 enum Reply {
     Document(Value),
+    Embeddings(EmbedCall),
     Answer(Box<SimRequest>),
 }
 
@@ -117,7 +126,7 @@ enum Reply {
 fn model_and_stream(route: &Route, json: Option<&Value>) -> (String, bool) {
     let (model, stream) = match route {
         Route::Generate { model, stream } => (model.clone(), *stream),
-        Route::Count { model } => (model.clone(), None),
+        Route::Count { model } | Route::Embed { model, .. } => (model.clone(), None),
         _ => return (String::new(), false),
     };
     let from_body = |key: &str| json.map(|json| &json[key]);
@@ -226,11 +235,14 @@ impl RequestInFlight<'_> {
             None => true,
             Some(keys) => keys.iter().any(|known| known == key),
         };
+        if *route == Route::Hello {
+            return Ok(Reply::Document(serde_json::json!({"message": "hello"})));
+        }
         if !key.is_some_and(accepted) {
             return Err(dialect::bad_key(dialect, key));
         }
         let counting = match route {
-            Route::Unknown => {
+            Route::Unknown | Route::Hello => {
                 return Err(dialect::no_route(dialect, &head.method, head.uri.path()));
             }
             Route::Models => {
@@ -240,7 +252,7 @@ impl RequestInFlight<'_> {
                 let model = provider.model(name).ok_or_else(|| dialect::no_model(dialect, name))?;
                 return Ok(Reply::Document(dialect::model(dialect, model)));
             }
-            Route::Generate { .. } => false,
+            Route::Generate { .. } | Route::Embed { .. } => false,
             Route::Count { .. } => true,
         };
         dialect::check_headers(dialect, &head.headers)?;
@@ -253,8 +265,16 @@ impl RequestInFlight<'_> {
             body = body["generateContentRequest"].take();
         }
         dialect::model_of(dialect, &body)?;
-        if !self.known {
+        let embeds = matches!(route, Route::Embed { .. });
+        if !self.known || (!counting && embeds != (self.model.dimensions > 0)) {
             return Err(dialect::no_model(dialect, &self.model.name));
+        }
+        if let Route::Embed { single, .. } = route {
+            let call = embed::read(dialect, &self.model, *single, &body)?;
+            provider.limiter.admit(&self.key, call.input_tokens).map_err(|denied| {
+                dialect::limited(dialect, &denied, &self.model.name, &provider.wall)
+            })?;
+            return Ok(Reply::Embeddings(call));
         }
         dialect::check(
             dialect,
@@ -264,6 +284,7 @@ impl RequestInFlight<'_> {
                 signer: &provider.signer,
                 refuse_unknown: provider.refuse_unknown,
                 signatures: self.model.signatures || (provider.signatures && self.model.thinking),
+                bound_thinking: provider.bound_thinking,
                 counting,
                 memory: &provider.memory,
             },
@@ -284,6 +305,7 @@ impl RequestInFlight<'_> {
             body,
             last_user: String::new(),
             after_tool_results: false,
+            tool_results: 0,
             prefill: String::new(),
             partial_answer: String::new(),
             tools: Vec::new(),
@@ -293,6 +315,7 @@ impl RequestInFlight<'_> {
             include_usage: false,
             sse: self.form.sse,
         };
+        request.tool_results = dialect::tool_results(dialect, &request.body);
         dialect::read(dialect, &mut request);
         Ok(Reply::Answer(Box::new(request)))
     }
@@ -335,6 +358,15 @@ impl RequestInFlight<'_> {
         self.finish(200, headers, BodyBuilder::whole(document.to_string()))
     }
 
+    fn embeddings(self, call: &EmbedCall, faults: &[Fault]) -> Response<SimBody> {
+        let dialect = self.provider.dialect;
+        let mut builder = BodyBuilder::whole(call.answer(dialect, &self.model));
+        builder.apply(faults, &self.error_context());
+        let mut headers = self.headers();
+        set(&mut headers, header::CONTENT_TYPE, dialect::json_type(dialect));
+        self.finish(200, headers, builder)
+    }
+
     fn answer(mut self, request: &SimRequest, faults: &[Fault]) -> Response<SimBody> {
         let provider = self.provider;
         let dialect = provider.dialect;
@@ -349,7 +381,7 @@ impl RequestInFlight<'_> {
                 _ => {}
             }
         }
-        let mut answer: Answer = provider
+        let (mut answer, is_part) = provider
             .answer(request, limit, instead, || crate::generate::answer(request, text_seed));
         if let Some(kind) = &answer.refuse {
             let refusal = self.error_context().refusal(kind);
@@ -396,7 +428,8 @@ impl RequestInFlight<'_> {
         };
         sent.cut = cut;
         provider.limiter.charge_output(&self.key, sent.usage.output);
-        if dialect == Dialect::Anthropic {
+        // A client joins parts of an answer, and has the thinking of the first.
+        if dialect == Dialect::Anthropic && !is_part {
             provider.memory.remember(&sent);
         }
         builder.apply(faults, &self.error_context());

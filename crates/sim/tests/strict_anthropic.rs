@@ -126,6 +126,16 @@ async fn every_rule() {
             with(json!({"system": "x"})),
         ),
         (
+            "system role in the middle, of a model that takes none",
+            messages(json!([u(), {"role": "system", "content": "x"}])),
+            s(
+                "messages: Unexpected role \"system\". The Messages API accepts a top-level `system` parameter, not \"system\" as an input message role.",
+            ),
+            with(json!({
+                "model": "claude-opus-5-5", "messages": [u(), {"role": "system", "content": "x"}],
+            })),
+        ),
+        (
             "no content",
             messages(json!([{"role": "user"}])),
             s("messages.0.content: Field required"),

@@ -173,6 +173,10 @@ async fn headers_keys_json_models_and_paths() {
     let read = without("x-api-key").await;
     assert_eq!((read.status, read.error_message().as_str()), (401, "x-api-key header is required"));
     assert_eq!(read.json()["error"]["type"], "authentication_error");
+    let mut hello = request(A, "/api/hello", "");
+    *hello.method_mut() = http::Method::GET;
+    hello.headers_mut().clear();
+    assert_eq!(send(&provider, hello).await.unwrap().json()["message"], "hello", "without a key");
     let read = without("anthropic-version").await;
     assert_eq!(
         (read.status, read.error_message().as_str()),

@@ -151,11 +151,11 @@ async fn every_rule() {
             contents(json!([u(), calls(&["a"]), responses(&["a"])])),
         ),
         (
-            "S2 users",
+            "S2 a user behind a response",
             pro,
-            contents(json!([u(), u()])),
+            contents(json!([u(), calls(&["a"]), responses(&["a"]), u()])),
             alternate,
-            contents(json!([u(), model_turn(), u()])),
+            contents(json!([u(), u(), calls(&["a"]), responses(&["a"]), model_turn(), u()])),
         ),
         (
             "S2 models in a row are one turn, all of whose calls are answered",

@@ -43,7 +43,7 @@
 )]
 #![cfg_attr(
     feature = "recover",
-    doc = "| `recover` | [`recover`] | [`ContinuationLayer`](recover::ContinuationLayer), [`StreamResumeLayer`](recover::StreamResumeLayer) | answers that were cut off, streams that broke |"
+    doc = "| `recover` | [`recover`] | [`ContinuationLayer`](recover::ContinuationLayer), [`StreamResumeLayer`](recover::StreamResumeLayer), [`ThinkingMemoryLayer`](recover::ThinkingMemoryLayer) | answers that were cut off, streams that broke, thinking that is bound to its prefix |"
 )]
 #![cfg_attr(
     feature = "escalate",
@@ -116,6 +116,8 @@
 //! check::<http::Request<()>, _>(&service);
 //! ```
 
+#[cfg(feature = "stack")]
+mod embed_stack;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "stack")]
@@ -162,6 +164,8 @@ pub use steadfast_timeout as timeout;
 #[cfg(feature = "tool")]
 pub use steadfast_tool as tool;
 
+#[cfg(feature = "stack")]
+pub use self::embed_stack::{EmbedService, EmbedStack, EmbedStacked};
 #[cfg(all(feature = "stack", feature = "client"))]
 pub use self::stack::UnknownProvider;
 #[cfg(feature = "stack")]

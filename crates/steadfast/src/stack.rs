@@ -18,7 +18,7 @@ use steadfast_limit::{
 };
 use steadfast_recover::{
     Continuation, ContinuationHandle, ContinuationLayer, ResumeHandle, StreamResume,
-    StreamResumeLayer,
+    StreamResumeLayer, ThinkingMemory, ThinkingMemoryHandle, ThinkingMemoryLayer,
 };
 use steadfast_retry::{RetryBackoff, RetryBackoffLayer, RetryHandle};
 use steadfast_timeout::{DeadlineLayer, StallTimeout, StallTimeoutLayer, Timeout, TimeoutHandle};
@@ -43,7 +43,7 @@ type Routed<S, C> =
     CooldownFailover<ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>, C>;
 
 /// The layers of a [`Stack`] that observe each attempt.
-type Attempted<S> = CircuitBreaker<StallTimeout<SpendMeter<Classify<S>>>>;
+type Attempted<S> = CircuitBreaker<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -71,21 +71,22 @@ type Attempted<S> = CircuitBreaker<StallTimeout<SpendMeter<Classify<S>>>>;
 #[derive(Clone)]
 #[must_use = "a stack does nothing until it wraps a client"]
 pub struct Stack<C = OneChain, L = Identity> {
-    on_step: OnStepLayer,
-    deadline: DeadlineLayer,
-    spend_limit: SpendLimitLayer,
+    pub(crate) on_step: OnStepLayer,
+    pub(crate) deadline: DeadlineLayer,
+    pub(crate) spend_limit: SpendLimitLayer,
     escalation: EscalationLayer,
     guard: SafetyGuardLayer,
     continuation: ContinuationLayer,
     resume: StreamResumeLayer,
-    failover: CooldownFailoverLayer<C>,
-    health: ProviderHealthLayer,
+    pub(crate) failover: CooldownFailoverLayer<C>,
+    pub(crate) health: ProviderHealthLayer,
     compaction: CompactionLayer,
-    retry: RetryBackoffLayer,
-    rate_limit: RateLimitLayer,
-    breaker: CircuitBreakerLayer,
-    stall: StallTimeoutLayer,
-    classify: ClassifyLayer,
+    pub(crate) retry: RetryBackoffLayer,
+    pub(crate) rate_limit: RateLimitLayer,
+    pub(crate) breaker: CircuitBreakerLayer,
+    pub(crate) stall: StallTimeoutLayer,
+    thinking: ThinkingMemoryLayer,
+    pub(crate) classify: ClassifyLayer,
     target_layer: L,
 }
 
@@ -118,6 +119,8 @@ pub struct Handles {
     pub retry: RetryHandle,
     /// Which limits of an attempt fired.
     pub stall: TimeoutHandle,
+    /// What is remembered of the thinking that models have signed.
+    pub thinking: ThinkingMemoryHandle,
     /// How often the whole took too long.
     pub deadline: TimeoutHandle,
 }
@@ -148,6 +151,7 @@ impl<C> Stack<C> {
             rate_limit: RateLimitLayer::default(),
             breaker: CircuitBreakerLayer::default(),
             stall: StallTimeoutLayer::default(),
+            thinking: ThinkingMemoryLayer::default(),
             classify: ClassifyLayer::default(),
             target_layer: Identity::new(),
         };
@@ -214,6 +218,7 @@ impl<C, L> Stack<C, L> {
             rate_limit: self.rate_limit,
             breaker: self.breaker,
             stall: self.stall,
+            thinking: self.thinking,
             classify: self.classify,
             target_layer,
         }
@@ -279,6 +284,7 @@ impl<C, L> Stack<C, L> {
             rate_limit: rate_limit.map_err(PoliciesError::of("rate_limit"))?,
             breaker: CircuitBreakerLayer::new(breaker).map_err(PoliciesError::of("breaker"))?,
             stall: StallTimeoutLayer::new(policies.stall).map_err(PoliciesError::of("stall"))?,
+            thinking: self.thinking,
             classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
             target_layer: self.target_layer,
         };
@@ -403,6 +409,12 @@ impl<C, L> Stack<C, L> {
         self
     }
 
+    /// With this memory of thinking.
+    pub fn with_thinking(mut self, layer: ThinkingMemoryLayer) -> Self {
+        self.thinking = layer;
+        self
+    }
+
     /// With this classifier.
     pub fn with_classify(mut self, layer: ClassifyLayer) -> Self {
         self.classify = layer;
@@ -478,6 +490,7 @@ impl<C, L> Stack<C, L> {
             rate_limit: self.rate_limit.sharing(&handles.rate_limit),
             breaker: self.breaker.sharing(&handles.breaker),
             stall: self.stall.sharing(&handles.stall),
+            thinking: self.thinking.sharing(&handles.thinking),
             classify: self.classify,
             target_layer: self.target_layer,
         }
@@ -498,6 +511,7 @@ impl<C, L> Stack<C, L> {
             retry: self.retry.handle(),
             rate_limit: self.rate_limit.handle(),
             stall: self.stall.handle(),
+            thinking: self.thinking.handle(),
             deadline: self.deadline.handle(),
         }
     }
@@ -603,6 +617,7 @@ where
             .layer(&self.breaker)
             .layer(&self.stall)
             .layer(self.spend_limit.meter())
+            .layer(&self.thinking)
             .layer(&self.classify)
             .layer(&self.target_layer)
             .service(client)
@@ -625,6 +640,7 @@ impl<C, L> fmt::Debug for Stack<C, L> {
             .field("rate_limit", &self.rate_limit)
             .field("breaker", &self.breaker)
             .field("stall", &self.stall)
+            .field("thinking", &self.thinking)
             .field("classify", &self.classify)
             .finish_non_exhaustive()
     }

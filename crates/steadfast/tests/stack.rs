@@ -13,6 +13,7 @@ use steadfast::{
     breaker::{BreakerPolicy, CircuitBreakerLayer},
     classify::{ClassifyLayer, Evidence, Verdict},
     compact::{CompactionLayer, TargetFacts, TokenLimits},
+    failover::Chain,
     guard::{GuardPolicy, SafetyGuardLayer},
     recover::{ContinuationLayer, StreamResumeLayer},
     retry::RetryBackoffLayer,
@@ -191,6 +192,25 @@ async fn a_break_is_the_callers_without_resumes() {
     assert_eq!(answer, Ok(format!("{TEXT}That is all.")));
     let (_, answer) = outcome(stack().without_resume(), broken(), question()).await;
     assert_eq!(answer, Err(Reason::Network));
+}
+
+/// What came of its stream is what its caller gets, where there is nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_lone_target_that_is_not_to_be_asked_again_is_not_asked_to_resume() {
+    let alone = || Stack::new(Chain::new(["only"]).unwrap());
+    let failed = |retry| {
+        let failure = Failure::new(Reason::ServerError, "as written").with_retry(retry);
+        vec![Ok(vec![say(TEXT), Err(failure)])]
+    };
+    let whole = Ok(format!("{TEXT}That is all."));
+    for (stack, retry, expected) in [
+        (alone(), Retry::Yes, whole.clone()),
+        (alone(), Retry::No, Err(Reason::ServerError)),
+        (stack(), Retry::No, whole),
+    ] {
+        let (log, answer) = outcome(stack, failed(retry), question()).await;
+        assert_eq!(answer, expected, "{retry:?}: {log}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

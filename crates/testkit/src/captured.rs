@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tracing::{
-    Dispatch, Event, Metadata, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
 };
@@ -15,7 +15,7 @@ use tracing::{
 /// A subscriber that keeps each event as `name field=value ...`, without its message. For
 /// `tracing::subscriber::set_default`; clones share the events.
 #[derive(Clone, Debug)]
-pub struct CapturedEvents(Arc<Mutex<Vec<String>>>);
+pub struct CapturedEvents(Arc<Mutex<Vec<(Level, String)>>>);
 
 /// A second subscriber, which nobody uses. While there is but one, tracing asks that of the thread which comes to an event first whether anybody
 /// listens, and remembers the answer for all threads: a test without a subscriber would take the event from the others for good.
@@ -29,8 +29,13 @@ impl Default for CapturedEvents {
 }
 
 impl CapturedEvents {
-    /// The events since the last call of this.
+    /// The events since they were last taken.
     pub fn take(&self) -> Vec<String> {
+        self.take_with_levels().into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// The same, with their levels.
+    pub fn take_with_levels(&self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.0.lock())
     }
 }
@@ -51,7 +56,7 @@ impl Subscriber for CapturedEvents {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().name().to_owned());
         event.record(&mut line);
-        self.0.lock().push(line.0);
+        self.0.lock().push((*event.metadata().level(), line.0));
     }
 
     fn enter(&self, _: &Id) {}
@@ -82,5 +87,7 @@ mod tests {
         std::thread::spawn(emit).join().unwrap();
         emit();
         assert_eq!(events.take(), ["seen"]);
+        emit();
+        assert_eq!(events.take_with_levels(), [(tracing::Level::INFO, "seen".to_owned())]);
     }
 }

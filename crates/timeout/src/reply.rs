@@ -8,7 +8,7 @@ use std::{
 use futures_core::Stream;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::Body;
-use steadfast_chat::{ChatResponse, Event};
+use steadfast_chat::{ChatResponse, EmbedResponse, Event};
 use steadfast_core::{AtOnce, Failure, UntilEnd};
 
 use crate::{Clocks, Floor, StallBody, StallEvents};
@@ -54,6 +54,18 @@ where
             self.head.log = clocks.log().clone();
         }
         self.map(|events| StallEvents::new(events, clocks))
+    }
+}
+
+/// Nothing of it is still to come.
+impl TimeoutReply for EmbedResponse {
+    type Limited = Self;
+
+    fn limited(mut self, clocks: Clocks) -> Self {
+        if clocks.log().is_enabled() {
+            self.head.log = clocks.log().clone();
+        }
+        self
     }
 }
 

@@ -298,27 +298,36 @@ impl Running {
 
     /// It came too late to be made: its result.
     fn not_made(self) -> ToolResult {
-        if self.abort.is_cancelled() {
+        let aborted = self.abort.is_cancelled();
+        if aborted {
             self.shared.aborted.fetch_add(1, Ordering::Relaxed);
-            report(true, &self.called.tool, Duration::ZERO, &self.log);
-            let text = "The call was aborted before it was made: it has had no effect.";
-            return self.called.failed(ToolFailureKind::Aborted, text.to_owned());
         }
-        let tool = self.called.tool.as_str();
-        tracing::event!(
-            name: "steadfast::tool::refused",
-            target: "steadfast::tool",
-            tracing::Level::INFO,
-            tool,
-            why = "deadline",
-            "tool call not made: there is no time left"
-        );
-        self.log.record(|| Step::new("tool", "refused").with_detail(format!("{tool} deadline")));
-        let text = format!(
-            "`{tool}` was not called, so it has had no effect: the time for the whole task is over."
-        );
-        self.called.failed(ToolFailureKind::Refused, text)
+        let (kind, text) = not_made(aborted, &self.called.tool, &self.log);
+        self.called.failed(kind, text)
     }
+}
+
+/// Reports a call that came too late to be made, because it was aborted or its deadline is over: the kind of its
+/// result, and what the model reads.
+pub(crate) fn not_made(aborted: bool, tool: &str, log: &RecoveryLog) -> (ToolFailureKind, String) {
+    if aborted {
+        report(true, tool, Duration::ZERO, log);
+        let text = "The call was aborted before it was made: it has had no effect.";
+        return (ToolFailureKind::Aborted, text.to_owned());
+    }
+    tracing::event!(
+        name: "steadfast::tool::refused",
+        target: "steadfast::tool",
+        tracing::Level::INFO,
+        tool,
+        why = "deadline",
+        "tool call not made: there is no time left"
+    );
+    log.record(|| Step::new("tool", "refused").with_detail(format!("{tool} deadline")));
+    let text = format!(
+        "`{tool}` was not called, so it has had no effect: the time for the whole task is over."
+    );
+    (ToolFailureKind::Refused, text)
 }
 
 /// Reports a call that was ended, because it was aborted or took too long.

@@ -7,11 +7,12 @@ mod support;
 use std::time::Duration;
 
 use steadfast_chat::{Tool, ToolCall, ToolFailureKind, ToolRequest, ToolResult};
-use steadfast_core::CallContext;
+use steadfast_core::{CallContext, Deadline};
 use steadfast_tool::{
     CommandPolicy, CommandRunner, ShellTool, ToolBreakerLayer, ToolErrorLayer, ToolTimeoutLayer,
 };
 use support::*;
+use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 
 fn request(arguments: &str) -> ToolRequest {
@@ -103,6 +104,52 @@ async fn a_shell_that_can_not_be_started_is_blocked_after_two_calls() {
     }
     use ToolFailureKind::{Failed, Refused};
     assert_eq!(kinds, [Failed, Failed, Refused]);
+}
+
+/// There may be no layer that sees to it.
+#[tokio::test]
+async fn a_call_that_comes_too_late_starts_no_command() {
+    let (shell, arguments) = (ShellTool::default(), r#"{"command":"echo started"}"#);
+    for aborted in [false, true] {
+        let mut request = request(arguments);
+        request.context = CallContext::recording();
+        match aborted {
+            true => request.abort.cancel(),
+            false => request.context.deadline = Some(Deadline::after(Duration::ZERO)),
+        }
+        let log = request.context.log.clone();
+        let result = shell.clone().oneshot(request).await.unwrap();
+        let (kind, end, step) = match aborted {
+            true => {
+                (ToolFailureKind::Aborted, "it has had no effect.", "tool.aborted 0ms run_command")
+            }
+            false => (
+                ToolFailureKind::Refused,
+                "the time for the whole task is over.",
+                "tool.refused run_command deadline",
+            ),
+        };
+        assert_eq!(result.failure_kind(), Some(kind));
+        assert!(text(&result).ends_with(end), "{}", text(&result));
+        assert_eq!(log.to_string(), step);
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_killed_at_the_deadline_of_its_call() {
+    let (token, grace) = (token(), Duration::from_secs(60));
+    let shell = ShellTool::new(runner(|policy| policy.grace = grace));
+    let arguments = format!(r#"{{"command":"trap '' TERM; sleep {token}"}}"#);
+    let mut request = request(&arguments);
+    request.context = CallContext::recording();
+    request.context.deadline = Some(Deadline::after(Duration::from_secs(2)));
+    let (began, log) = (Instant::now(), request.context.log.clone());
+    let result = shell.oneshot(request).await.unwrap();
+    assert!(began.elapsed() < grace / 2, "it had its grace beyond the deadline");
+    assert_eq!(result.failure_kind(), Some(ToolFailureKind::TimedOut));
+    assert!(text(&result).starts_with("The call was stopped"), "{}", text(&result));
+    assert!(log.to_string().starts_with("tool.timed_out timeout "), "{log}");
+    assert!(becomes(Duration::from_secs(10), || alive(&token).is_empty()).await);
 }
 
 /// Under the layer's limit the command ends by itself, a moment earlier: the output is not lost.

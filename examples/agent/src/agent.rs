@@ -15,7 +15,7 @@ use steadfast::{
     session::{PromptParts, SessionLayer, SessionPrompt, SessionReply, SessionRun, SessionStore},
     supervise::{
         Actors, GhostPolicy, GhostSweep, PostBody, Prompt, RunRegistry, Sweeping, ThreadKey,
-        ThreadPost,
+        ThreadPost, record_panics,
     },
 };
 use tokio::sync::oneshot;
@@ -89,6 +89,8 @@ impl Agent {
         (llm, handles): (ChatService, Handles),
         screen: Screen,
     ) -> Result<Self, BoxError> {
+        // The ERROR event of a turn that panics has its backtrace.
+        record_panics();
         let Settings { folder, thread, limits, room } = settings;
         let folder = folder.canonicalize()?;
         let state = folder.join(STATE);

@@ -5,7 +5,7 @@ use std::{
     fs,
     future::pending,
     io::{self, Write},
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -44,13 +44,7 @@ fn scripted(answers: impl IntoIterator<Item = Answer>, faults: FaultPlan) -> Sim
     SimProvider::builder(Dialect::Anthropic).with_script(answers).with_faults(faults).build()
 }
 
-/// An event that first happens while nobody listens on any thread is switched off, also for who is just beginning to.
-static SOMEBODY_LISTENS: LazyLock<()> = LazyLock::new(|| {
-    tracing::subscriber::set_global_default(CapturedEvents::default()).unwrap();
-});
-
 fn stack() -> Stack {
-    LazyLock::force(&SOMEBODY_LISTENS);
     let target = TargetSpec::new("anthropic").with_model("*", "claude-sonnet-4-5");
     models::around(Chain::new([target]).unwrap()).unwrap()
 }
@@ -417,6 +411,25 @@ async fn a_helper_is_a_tool_like_any_other() {
     agent.stop(Duration::from_secs(5)).await;
 }
 
+/// Its user reads a fixed text, and whoever is to find the bug where it is.
+#[tokio::test]
+async fn a_turn_that_panics_is_in_the_log_with_its_backtrace() {
+    let folder = tempfile::tempdir().unwrap();
+    let panics = service_fn(|request: ChatRequest| async move {
+        assert!(request.messages.is_empty(), "a bug");
+        Err::<ChatResponse, _>(Failure::new(Reason::Unknown, "nothing was asked"))
+    });
+    let events = CapturedEvents::default();
+    let _guard = tracing::subscriber::set_default(events.clone());
+    let agent = agent(&folder, ChatService::new(panics), silent()).await;
+    let outcome = agent.ask("Do it.", None).await.unwrap();
+    assert!(matches!(outcome, Outcome::Failed(text) if text.contains("(panic)")));
+    let events = events.take();
+    let failed = events.iter().find(|event| event.contains("supervise::turn_failed")).unwrap();
+    assert!(failed.contains("panic: a bug, at ") && failed.contains("backtrace="), "{failed}");
+    agent.stop(Duration::from_secs(5)).await;
+}
+
 /// What is typed too late to be heard is a prompt of its own, and nobody waits for what comes of it but its user.
 #[tokio::test]
 async fn a_failure_of_what_was_heard_too_late_is_shown() {
@@ -475,4 +488,29 @@ async fn an_empty_line_is_no_message() {
     }
     agent.stop(Duration::from_secs(5)).await;
     assert_eq!(sim.journal().len(), 1, "one message");
+}
+
+/// Whatever a prompt is in when its time is over, that is what its user reads.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_whose_time_is_over_inside_a_helper_took_too_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let delegate = Answer::tool_call("delegate", json!({"task": "Read it."}).to_string());
+    let sim = scripted([delegate, done()], FaultPlan::none());
+    let llm = over(&sim, &stack());
+    let hangs = service_fn(move |request: ChatRequest| {
+        let (llm, is_helper) = (llm.clone(), request.context().agent() == Some(HELPER));
+        async move {
+            match is_helper {
+                true => pending().await,
+                false => llm.oneshot(request).await,
+            }
+        }
+    });
+    let agent = agent(&folder, ChatService::new(hangs), silent()).await;
+    match agent.ask("Have it read.", None).await.unwrap() {
+        Outcome::Failed(text) => assert_eq!(text, TurnFailure::Pipeline.to_string()),
+        Outcome::Reply(reply) => panic!("{reply}"),
+        Outcome::Aborted => panic!("nobody aborted it"),
+    }
+    agent.stop(Duration::from_secs(5)).await;
 }

@@ -60,7 +60,7 @@ pub(crate) async fn run() -> Result<(), Box<dyn Error>> {
     me.ask("A refusal by the content filter?", 400, "content_filter").await?;
     me.chat("A conversation too long for its model", long_conversation(), 200, "compact.compacted")
         .await?;
-    me.chat("An agent in a loop", loop_of_calls(5), 503, "guard.stopped").await?;
+    me.chat("An agent in a loop", loop_of_calls(5), 400, "guard.stopped").await?;
     me.chat("One that is not", loop_of_calls(2), 200, "forty-two").await?;
     me.get("/health", "anthropic/claude-sonnet-4-5 open").await
 }

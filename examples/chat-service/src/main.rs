@@ -163,7 +163,8 @@ fn session_prompt(prompt: Prompt<UserMessage>) -> SessionPrompt {
 }
 
 /// A turn: the whole history goes to a model, and its answer is added to it. An agent with tools calls the model again with their
-/// results, and reports each such turn with `run.turns`.
+/// results, and reports each such turn with `run.turns`; its user is sent the `ToolFailure::user_text` of a result at once, and a
+/// failure with the evidence `TOOL_TIMEOUT` where no answer follows. `examples/agent` does both.
 async fn turn(llm: ChatService, run: SessionRun) -> Result<SessionTurn, Failure> {
     // As a stream, because silence of a provider is noticed there long before the deadline.
     let answer = llm.oneshot(run.request.streaming()).await?.collect().await?;
@@ -220,5 +221,35 @@ fn ended(chat: &Chat) -> impl Future<Output = ()> + Send + use<> {
     let mut over = chat.over.subscribe();
     async move {
         let _ = over.wait_for(|over| *over).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast::{ChatResponse, Reason, ToolCall, ToolFailureKind, ToolResult};
+    use steadfast_supervise::TOOL_TIMEOUT;
+
+    use super::*;
+
+    /// Nothing of the error reaches its user, and what a tool's result has for a user is the same.
+    #[tokio::test]
+    async fn a_turn_that_fails_by_a_tool_has_the_text_of_that() -> Result<(), Box<dyn Error>> {
+        let failing = service_fn(|_: ChatRequest| async {
+            let failure = Failure::new(Reason::Timeout, "`sleep 1000` was not over");
+            Err::<ChatResponse, _>(failure.with_evidence(TOOL_TIMEOUT))
+        });
+        let folder = tempfile::tempdir()?;
+        let chat = Chat::new(folder.path(), ChatService::new(failing));
+        let mut events = chat.events.subscribe();
+        let text = "Run it.".to_owned();
+        let prompt = chat.actors.send("alice", UserMessage { text, key: None })?;
+        let event = events.recv().await?;
+        let result = ToolResult::failed(&ToolCall::default(), ToolFailureKind::TimedOut, "");
+        let text = result.failure.and_then(|failure| failure.user_text());
+        let data = json!({"prompt": prompt, "kind": "tool_timeout", "text": text});
+        assert_eq!((event.name, event.data), ("failed", data));
+        let (_, flushed) = chat.stop(Duration::from_secs(5)).await;
+        assert!(flushed.failed.is_empty());
+        Ok(())
     }
 }

@@ -17,7 +17,7 @@ import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
 import { z } from 'zod';
 import {
   GATEWAY, KEY, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
-  answer, breaks, breaksOnce, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
+  answer, breaks, breaksOnce, call, check, counted, exactly, gone, holds, imagesAsked, inFlight, installed, last, none,
   raises, resultsAsked, run, same, says, seen, signaturesAsked, tale, text, thinking, thinksAsked, within,
 } from './common.mjs';
 
@@ -432,5 +432,23 @@ check('cancellation', "an AbortController, and a client's timeout, end it too", 
   await raises(APIConnectionTimeoutError, messages.create(FAST, { timeout: 200 }));
   await gone();
 });
+
+check('token counting', 'of the provider where it counts, else of the gateway', async () => {
+  const before = (await seen()).length;
+  const ask = { model: 'fast', messages: [{ role: 'user', content: TALE }] };
+  const { data, response } = await messages.countTokens(ask).withResponse();
+  const by = response.headers.get('x-steadfast-counted');
+  if (UPSTREAM === 'openai') {
+    same('who counted', by, 'gateway');
+    const share = data.input_tokens / counted(TALE);
+    holds(`${data.input_tokens} are about as many`, share > 0.7 && share < 1.4);
+  } else {
+    same('who counted', by, 'provider');
+    same('tokens', data.input_tokens, counted(TALE));
+  }
+  same('generations', (await seen()).length - before, 0);
+});
+
+none('embeddings', 'its vendor has none');
 
 await run(await installed('@anthropic-ai/sdk'));

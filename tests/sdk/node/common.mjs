@@ -1,6 +1,7 @@
 // What the scripts of both SDKs share; `../python/common.py` is the same for Python and describes
 // how a script is started and what it prints.
 
+import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 
 export const GATEWAY = process.env.SDK_GATEWAY;
@@ -128,7 +129,12 @@ export const thinksAsked = ({ body }) =>
 // Checks.
 
 const checks = [];
-export const check = (feature, name, run) => checks.push({ feature, name, run });
+export const check = (feature, name, run, limit = 20_000) => checks.push({ feature, name, run, limit });
+/** Says that a check holds, but that what is checked had to ask more than once. */
+export function again(why) {
+  throw new Again(why);
+}
+class Again extends Error {}
 /** Says that the SDK has no such thing over this API. */
 export const none = (feature, why) => checks.push({ feature, why });
 
@@ -166,11 +172,11 @@ const line = (...fields) =>
 /** Runs the checks, in their order, and exits. */
 export async function run(version) {
   // The parent process may have ended.
-  setTimeout(() => process.exit(3), 120_000).unref();
+  setTimeout(() => process.exit(3), 240_000).unref();
   line('version', version);
   const only = process.argv[2] ?? '';
   let failed = false;
-  for (const { feature, name, why, run } of checks) {
+  for (const { feature, name, why, run, limit } of checks) {
     if (!`${feature}: ${name ?? why}`.includes(only)) continue;
     if (why) {
       line('none', feature, '', why);
@@ -180,12 +186,16 @@ export async function run(version) {
       await control('PUT', 'faults', {});
       await control('PUT', 'script', []);
       let late;
-      const limit = new Promise((_, fail) => {
-        late = setTimeout(() => fail(new Error('not over after 20 s')), 20_000);
+      const over = new Promise((_, fail) => {
+        late = setTimeout(() => fail(new Error(`not over after ${limit / 1000} s`)), limit);
       });
-      await Promise.race([run(), limit]).finally(() => clearTimeout(late));
+      await Promise.race([run(), over]).finally(() => clearTimeout(late));
       line('ok', feature, name);
     } catch (error) {
+      if (error instanceof Again) {
+        line('again', feature, name, error.message);
+        continue;
+      }
       failed = true;
       line('fail', feature, name, `${error.constructor.name}: ${error.message}`.slice(0, 1000));
       if (only) console.error(error);
@@ -200,3 +210,26 @@ export async function installed(name) {
   const at = new URL(`./node_modules/${name}/package.json`, import.meta.url);
   return JSON.parse(await readFile(at, 'utf8')).version;
 }
+
+// Embeddings and token counts.
+
+export const ONE_DIALECT =
+  "embeddings go to providers of the caller's dialect alone, since nothing in them is translated";
+
+/** The simulator's vector of a text, by the rule that its documentation has. */
+export function vector(model, text, dimensions) {
+  const numbers = [];
+  for (let block = 0; numbers.length < dimensions; block += 1) {
+    const digest = createHash('sha256').update(`${model}\n${text}\n${block}`).digest();
+    for (let at = 0; at < 32; at += 4) {
+      numbers.push(((digest.readUInt32LE(at) >>> 8) - 2 ** 23) / 2 ** 23);
+    }
+  }
+  return numbers.slice(0, dimensions);
+}
+
+/** Texts of which no two are the same. */
+export const lines = (count) => Array.from({ length: count }, (_, n) => `${TEXT} ${(n * 37) % 4096}`);
+
+/** Tokens of a message with this text, by the simulator's rule. */
+export const counted = (said) => 4 + Math.ceil(Buffer.byteLength(said) / 4);

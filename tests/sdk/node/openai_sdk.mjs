@@ -13,9 +13,9 @@ import OpenAI, {
 import { zodResponseFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
 import {
-  GATEWAY, KEY, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
-  answer, breaks, breaksOnce, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last,
-  raises, resultsAsked, run, same, says, seen, tale, text, thinking, thinksAsked, within,
+  GATEWAY, KEY, ONE_DIALECT, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
+  answer, breaks, breaksOnce, call, check, exactly, gone, holds, imagesAsked, inFlight, installed, last, lines,
+  none, raises, resultsAsked, run, same, says, seen, tale, text, thinking, thinksAsked, vector, within,
 } from './common.mjs';
 
 const client = new OpenAI({ baseURL: `${GATEWAY}/v1`, apiKey: KEY, maxRetries: 0 });
@@ -428,5 +428,44 @@ check('cancellation', "an AbortController, and a client's timeout, end it too", 
   await raises(APIConnectionTimeoutError, chats.create(FAST, { timeout: 200 }));
   await gone();
 });
+
+none('token counting', 'its endpoint is of the Responses API');
+
+const EMBED = 'text-embedding-3-small';
+
+async function embeds(texts, more = {}) {
+  const answer = await client.embeddings.create({ model: EMBED, input: texts, ...more });
+  same('vectors', answer.data.length, texts.length);
+  answer.data.forEach((one, at) => {
+    same('index', one.index, at);
+    same(`the vector of text ${at}`, one.embedding, vector(EMBED, texts[at], more.dimensions ?? 1536));
+  });
+  holds('usage', answer.usage.prompt_tokens > 0);
+  const asked = (await seen()).filter((entry) => entry.path.includes('embeddings'));
+  same('the model asked', [...new Set(asked.map((entry) => entry.model))], [EMBED]);
+}
+
+if (UPSTREAM === 'openai') {
+  check('embeddings', 'batches of 1 to 2,048, as base64 and as numbers, with dimensions', async () => {
+    for (const count of [1, 2, 7, 100]) await embeds(lines(count));
+    await embeds(lines(2048), { dimensions: 16 });
+    await embeds(lines(2048), { dimensions: 16, encoding_format: 'float' });
+  });
+  // The limit comes last: after it the model is left alone.
+  for (const fault of [
+    { error: 'server_error' },
+    { break: { after_bytes: 700, how: 'close' } },
+    { error: { rate_limit: {} } },
+  ]) {
+    check('embeddings', `exact under ${JSON.stringify(fault)}`, async () => {
+      await breaks(fault, { nth: 1 });
+      const before = (await seen()).length;
+      await embeds(lines(300), { dimensions: 32 });
+      same('requests of the provider', (await seen()).length - before, 2);
+    });
+  }
+} else {
+  none('embeddings', ONE_DIALECT);
+}
 
 await run(await installed('openai'));

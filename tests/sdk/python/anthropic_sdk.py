@@ -526,4 +526,22 @@ async def _():
         await asyncio.to_thread(gone)
 
 
+@check("token counting", "of the provider where it counts, else of the gateway")
+def _():
+    before = len(seen())
+    ask = [{"role": "user", "content": TALE}]
+    raw = messages.with_raw_response.count_tokens(model="fast", messages=ask)
+    tokens, by = raw.parse().input_tokens, raw.headers["x-steadfast-counted"]
+    if UPSTREAM == "openai":
+        same("who counted", by, "gateway")
+        true(f"{tokens} are about as many", 0.7 < tokens / counted(TALE) < 1.4)
+    else:
+        same("who counted", by, "provider")
+        same("tokens", tokens, counted(TALE))
+    same("generations", len(seen()) - before, 0)
+
+
+none("embeddings", "its vendor has none")
+
+
 run(anthropic.__version__)

@@ -10,11 +10,13 @@ tab, the check, and for `fail` and `none` a tab and why.
 """
 
 import asyncio
+import hashlib
 import inspect
 import json
 import os
 import re
 import signal
+import struct
 import sys
 import time
 import traceback
@@ -197,6 +199,33 @@ def thinks_asked(entry):
     return bool(body.get("reasoning_effort") or body.get("thinking") or config)
 
 
+# Embeddings and token counts.
+
+# What each dialect's simulator embeds with.
+EMBED = {"openai": "text-embedding-3-small", "gemini": "gemini-embedding-001"}
+ONE_DIALECT = "embeddings go to providers of the caller's dialect alone, since nothing in them is translated"
+
+
+def vector(model, text, dimensions):
+    """The simulator's vector of a text, by the rule that its documentation has."""
+    numbers = []
+    for block in range(-(-dimensions // 8)):
+        digest = hashlib.sha256(f"{model}\n{text}\n{block}".encode()).digest()
+        words = struct.unpack("<8I", digest)
+        numbers += [((word >> 8) - 2**23) / 2**23 for word in words]
+    return numbers[:dimensions]
+
+
+def lines(count):
+    """Texts of which no two are the same."""
+    return [f"{TEXT} {n * 37 % 4096}" for n in range(count)]
+
+
+def counted(text):
+    """Tokens of a message with this text, by the simulator's rule."""
+    return 4 + -(-len(text.encode()) // 4)
+
+
 # Checks.
 
 _checks = []
@@ -215,6 +244,10 @@ def check(feature, name):
 def none(feature, why):
     """Reports that the SDK has no such feature over this API."""
     _checks.append((feature, why, None))
+
+
+class Again(Exception):
+    """A check holds, but what is checked had to ask more than once."""
 
 
 def same(what, got, expected):
@@ -269,6 +302,8 @@ def run(version):
                 asyncio.run(asyncio.wait_for(function(), 20))
             else:
                 function()
+        except Again as again:
+            _line("again", feature, name, again)
         except Exception as error:
             failed = True
             _line("fail", feature, name, f"{type(error).__name__}: {error}"[:1000])

@@ -528,4 +528,50 @@ none("cancellation", "leaving an async stream early (`break`, `aclose()`) does n
      "connection, without a gateway neither; cancel the task that reads it")
 
 
+@check("token counting", "of the provider where it counts, else of the gateway")
+def _():
+    before = len(seen())
+    tokens = client.models.count_tokens(model="fast", contents=TALE).total_tokens
+    if UPSTREAM == "openai":
+        true(f"{tokens} are about as many", 0.7 < tokens / counted(TALE) < 1.4)
+    else:
+        same("tokens", tokens, counted(TALE))
+    same("generations", len(seen()) - before, 0)
+
+
+CUT = {"break": {"after_bytes": 700, "how": "close"}}
+
+
+def embeds(texts, dimensions):
+    model = EMBED["gemini"]
+    config = types.EmbedContentConfig(output_dimensionality=dimensions)
+    answer = client.models.embed_content(model=model, contents=texts, config=config)
+    same("vectors", len(answer.embeddings), len(texts))
+    for at, one in enumerate(answer.embeddings):
+        if one.values != vector(model, texts[at], dimensions):
+            raise AssertionError(f"the vector of text {at} of {len(texts)} is another")
+    same("the model asked", {entry["model"] for entry in seen() if "mbed" in entry["path"]}, {model})
+
+
+if UPSTREAM == "gemini":
+
+    @check("embeddings", "batches of 1 to 2,048, with dimensions")
+    def _():
+        for count in (1, 2, 7, 100):
+            embeds(lines(count), 3072)
+        embeds(lines(2048), 16)
+
+    # The limit comes last: after it the model is left alone.
+    for fault in ({"error": "server_error"}, CUT, {"error": {"rate_limit": {}}}):
+
+        @check("embeddings", f"exact under {json.dumps(fault)}")
+        def _(fault=fault):
+            breaks(fault, nth=1)
+            before = len(seen())
+            embeds(lines(300), 32)
+            same("requests of the provider", len(seen()) - before, 2)
+else:
+    none("embeddings", ONE_DIALECT)
+
+
 run(genai.__version__)

@@ -490,4 +490,55 @@ async def _():
         await asyncio.to_thread(gone)
 
 
+none("token counting", "its endpoint is of the Responses API")
+
+
+CUT = {"break": {"after_bytes": 700, "how": "close"}}
+
+
+def embeds(texts, **more):
+    model = EMBED["openai"]
+    answer = client.embeddings.create(model=model, input=texts, **more)
+    dimensions = more.get("dimensions", 1536)
+    same("vectors", len(answer.data), len(texts))
+    for at, one in enumerate(answer.data):
+        same("index", one.index, at)
+        if one.embedding != vector(model, texts[at], dimensions):
+            raise AssertionError(f"the vector of text {at} of {len(texts)} is another")
+    true("usage", answer.usage.prompt_tokens > 0)
+    same("the model asked", {entry["model"] for entry in seen() if "mbed" in entry["path"]}, {model})
+
+
+if UPSTREAM == "openai":
+
+    @check("embeddings", "batches of 1 to 2,048, as base64 and as numbers, with dimensions")
+    def _():
+        for count in (1, 2, 7, 100):
+            embeds(lines(count))
+        # Unasked the SDK has base64 sent, and reads it.
+        embeds(lines(2048), dimensions=16)
+        same("encoding", last()["body"]["encoding_format"], "base64")
+        embeds(lines(2048), dimensions=16, encoding_format="float")
+        same("what the provider was asked", last()["body"]["dimensions"], 16)
+
+    @check("embeddings", "asynchronous, and what is wrong with a text is raised")
+    async def _():
+        answer = await asynchronous().embeddings.create(model=EMBED["openai"], input="one")
+        same("vector", answer.data[0].embedding, vector(EMBED["openai"], "one", 1536))
+        error = raises(openai.BadRequestError, client.embeddings.create, model=EMBED["openai"], input="")
+        true("the provider's own words", "'$.input' is invalid" in str(error))
+
+    # The limit comes last: after it the model is left alone.
+    for fault in ({"error": "server_error"}, CUT, {"error": {"rate_limit": {}}}):
+
+        @check("embeddings", f"exact under {json.dumps(fault)}")
+        def _(fault=fault):
+            breaks(fault, nth=1)
+            before = len(seen())
+            embeds(lines(300), dimensions=32)
+            same("requests of the provider", len(seen()) - before, 2)
+else:
+    none("embeddings", ONE_DIALECT)
+
+
 run(openai.__version__)

@@ -378,6 +378,11 @@ pub(crate) fn direction(policy: &FailoverPolicy, facts: &Facts) -> Failover {
     }
 }
 
+/// Whether a failure speaks for the whole provider, and that is to blame.
+pub(crate) fn blames_provider(policy: &FailoverPolicy, facts: &Facts) -> bool {
+    matches!(verdict(policy, facts), (Scope::Provider, Some(_)))
+}
+
 /// What a failure speaks for, and what it says of that; `None` when the target is not to blame.
 fn verdict(policy: &FailoverPolicy, facts: &Facts) -> (Scope, Option<Blame>) {
     let (rule, standard) = (policy.table.rule(facts.reason), facts.reason.rule());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use steadfast::{
-    Backoff, Jitter, PERMANENT_COOLDOWN, Reason, RecoveryTable,
+    Backoff, Failover, Jitter, PERMANENT_COOLDOWN, Reason, RecoveryTable, Scope,
     breaker::BreakerPolicy,
     circuit::{LonePolicy, SlowPolicy},
     failover::{FailoverPolicy, WhenExhausted},
@@ -116,6 +116,17 @@ fn table(rng: &mut Rng) -> RecoveryTable {
     for reason in Reason::ALL {
         if chance(rng, 0.2) {
             table = table.with_cooldown(reason, ms(rng, 0..100_000));
+        }
+    }
+    if chance(rng, 0.2) {
+        // The whole provider rests, and this call may still ask it for another model.
+        let reasons =
+            [Reason::ServerError, Reason::Overloaded, Reason::Network, Reason::ModelNotFound];
+        for reason in reasons {
+            table = table.with_rule(reason, |rule| {
+                rule.scope = Scope::Provider;
+                rule.failover = Failover::NextModel;
+            });
         }
     }
     table

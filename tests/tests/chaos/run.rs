@@ -63,6 +63,11 @@ impl Outcome {
 
     /// The configuration, the trace, the violations, and the command to replay it.
     pub(crate) fn report(&self) -> String {
+        self.report_with(MOST_LINES)
+    }
+
+    /// The same with that many lines of the trace, the last ones.
+    pub(crate) fn report_with(&self, lines: usize) -> String {
         let mut out = format!("seed {}\n", self.seed);
         if let Some(WorldInfo { layers, policies, providers, .. }) = &self.known {
             let _ = writeln!(out, "{layers:?}\n{policies:#?}");
@@ -71,7 +76,7 @@ impl Outcome {
             }
         }
         let trace = self.trace();
-        let skipped = trace.len().saturating_sub(MOST_LINES);
+        let skipped = trace.len().saturating_sub(lines);
         if skipped > 0 {
             let _ = writeln!(out, "... {skipped} lines before");
         }

@@ -22,7 +22,7 @@ use steadfast::{
 };
 
 use crate::{
-    failover_model::{Cooldowns, Eligibility, Report, direction},
+    failover_model::{Cooldowns, Eligibility, Report, blames_provider, direction},
     invariants::Invariant,
     timeline::{Boundary, EndState, Facts, TraceEntry, TraceEvent},
     world::World,
@@ -85,6 +85,8 @@ struct Call {
     answered: Option<u64>,
     /// Providers asked in this round.
     asked: BTreeSet<usize>,
+    /// Providers that this call itself has seen fail as a whole in this round.
+    found: BTreeSet<usize>,
     /// Providers that this call may leave alone: they refused it for good, or asked it to wait.
     excused: BTreeSet<usize>,
     /// How often it has asked each target.
@@ -272,6 +274,7 @@ impl Visits<'_> {
         // A change of target takes no time.
         if beside.is_none() && state.ended.unwrap_or(state.began) < now {
             state.asked.clear();
+            state.found.clear();
             state.again = true;
         }
         let probing = beside.map(|(main, _)| self.model.is_probe(*main));
@@ -318,14 +321,17 @@ impl Visits<'_> {
     ) -> Result<(), String> {
         let witness = self.witness(call.caller);
         let eligibility = |one: &Candidate| self.model.eligibility(&one.target, witness, now);
+        let insists = self.world.policies.failover.when_exhausted == WhenExhausted::TrySoonest;
+        let Candidate { downgrade, spec, .. } = self.candidates[at];
         let until = match eligibility(&self.candidates[at]) {
             Eligibility::Well => return Ok(()),
             _ if probing == Some(false) => return Err("a hedge goes to a resting one".to_owned()),
             Eligibility::ProbeIsDue => return Ok(()),
+            _ if !insists && downgrade && call.found.contains(&spec) => return Ok(()),
             Eligibility::Refuses => return Err("it refuses".to_owned()),
             Eligibility::Rests(until) => until,
         };
-        if self.world.policies.failover.when_exhausted != WhenExhausted::TrySoonest {
+        if !insists {
             return Err("it rests".to_owned());
         }
         for other in self.others(Some(at), call).filter(|other| self.is_left(other, call)) {
@@ -440,6 +446,9 @@ impl Visits<'_> {
         if let Some(call) = call {
             call.ended = Some(now);
             let go = direction(&self.world.policies.failover, facts);
+            if blames_provider(&self.world.policies.failover, facts) {
+                call.found.insert(visit.spec);
+            }
             call.is_final |= matches!(go, Failover::Never | Failover::Forbidden);
             if go == Failover::LargerWindow {
                 call.excused.extend(self.candidates.iter().map(|candidate| candidate.spec));

@@ -163,6 +163,9 @@ fn typed(service: ChatService, failover: FailoverHandle) -> Running {
     Running { ask: Box::new(ask), failover }
 }
 
+/// After so much silence the head of a stream is sent, with the attempts made until then.
+const EARLY: Duration = Duration::from_secs(20);
+
 async fn over_http(gateway: &InProcess, question: Question) -> Got {
     let Question { dialect, model, prompt, stream } = question;
     let mut body = match dialect {
@@ -181,14 +184,22 @@ async fn over_http(gateway: &InProcess, question: Question) -> Got {
     }
     let request = HttpRequest::post(path(dialect, model, stream), body.to_string())
         .header("anthropic-version", "2023-06-01");
-    let began = Instant::now();
+    let asked = || gateway.app.metrics().attempts();
+    let (began, before) = (Instant::now(), asked());
     let reply = gateway.send(&request).await;
     let took = began.elapsed();
+    // A stream that is broken off gives its last event time to arrive.
+    let took = if reply.clean { took } else { took - Duration::from_millis(100) };
     let outcome = match reply.status {
-        200 if stream => Ok(WireAnswer::stream(dialect, &reply.body).text),
+        200 if stream => {
+            let answer = WireAnswer::stream(dialect, &reply.body);
+            // The head was sent early, and a failure is an event.
+            if answer.errors.is_empty() { Ok(answer.text) } else { Err(format!("{answer:?}")) }
+        }
         200 => Ok(WireAnswer::whole(dialect, &reply.body).text),
         _ => Err(reply.header("x-steadfast-reason").unwrap().to_owned()),
     };
-    let attempts = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
-    Got { took, outcome, attempts }
+    let in_head = reply.header("x-steadfast-attempts").unwrap().parse().unwrap();
+    let attempts = if stream && took >= EARLY { asked() - before } else { in_head };
+    Got { took, outcome, attempts: attempts.try_into().unwrap() }
 }

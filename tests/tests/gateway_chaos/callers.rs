@@ -101,7 +101,11 @@ impl Caller {
     /// How it ended, or an error if the reply is wrong.
     pub(crate) fn check(&self, reply: Option<Reply>, entries: &[Entry]) -> Result<End, String> {
         let Some(reply) = reply else { return Ok(End::Cancelled) };
-        if !reply.clean {
+        // Behind an error event Gemini's SDKs take an end for a good one: it is broken off there.
+        let breaks_off = self.dialect == Dialect::Gemini
+            && reply.status == 200
+            && reply.text().contains("\"error\"");
+        if reply.clean == breaks_off {
             return Err(format!("the body has no end: {reply:?}"));
         }
         let name = format!("Caller {}:", self.id);

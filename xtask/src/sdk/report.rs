@@ -1,11 +1,15 @@
 //! What the scripts print, as lines, as a table, and in `docs/sdks.md`.
 
-use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use super::{Combination, SDKS, Sdk, UPSTREAMS};
+use crate::{
+    page::Page,
+    scripts::lines::{self, Line},
+};
 
 /// The rows of the table. Every script says something of each.
-const FEATURES: [&str; 20] = [
+const FEATURES: [&str; 22] = [
     "chat",
     "stream",
     "tools",
@@ -16,6 +20,8 @@ const FEATURES: [&str; 20] = [
     "streaming helpers",
     "async",
     "models",
+    "token counting",
+    "embeddings",
     "errors: 400",
     "errors: 401",
     "errors: 404",
@@ -28,61 +34,16 @@ const FEATURES: [&str; 20] = [
     "cancellation",
 ];
 
-const PAGE: &str = "docs/sdks.md";
-const BEGIN: &str = "<!-- written by: UPDATE_DOCS=1 cargo xtask sdk -->\n";
-const END: &str = "<!-- end of what is written -->\n";
-
-/// One line of a script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// The SDK's version.
-    Version(String),
-    /// A check that held.
-    Ok { feature: String, check: String },
-    /// A check that did not, and why.
-    Fail { feature: String, check: String, why: String },
-    /// What the SDK can not do, and why that is not the gateway's doing.
-    None { feature: String, why: String },
-    /// Something for the reader.
-    Note(String),
-}
-
-impl Line {
-    /// A failure of the run itself.
-    pub(super) fn broken(why: String) -> Self {
-        Line::Fail { feature: "run".to_owned(), check: "the script runs".to_owned(), why }
-    }
-}
-
-/// The lines of a script's output. What is no such line is a note.
-pub(super) fn read(output: &str) -> Vec<Line> {
-    let line = |text: &str| {
-        let fields: Vec<_> = text.split('\t').map(str::to_owned).collect();
-        match (fields[0].as_str(), &fields[1..]) {
-            ("version", [version]) => Line::Version(version.clone()),
-            ("ok", [feature, check]) => Line::Ok { feature: feature.clone(), check: check.clone() },
-            ("fail", [feature, check, why]) => {
-                Line::Fail { feature: feature.clone(), check: check.clone(), why: why.clone() }
-            }
-            ("none", [feature, _, why]) => {
-                Line::None { feature: feature.clone(), why: why.clone() }
-            }
-            _ => Line::Note(text.to_owned()),
-        }
-    };
-    output.lines().map(line).collect()
-}
+const PAGE: Page = Page {
+    path: "docs/sdks.md",
+    begin: "<!-- written by: UPDATE_DOCS=1 cargo xtask sdk -->\n",
+    end: "<!-- end of what is written -->\n",
+    command: "cargo xtask sdk",
+};
 
 /// What the lines lack: a feature that no line names, or the version.
 pub(super) fn missing(lines: &[Line]) -> Vec<String> {
-    let says = |wanted: &str| {
-        lines.iter().any(|line| match line {
-            Line::Ok { feature, .. } | Line::Fail { feature, .. } | Line::None { feature, .. } => {
-                feature == wanted
-            }
-            _ => false,
-        })
-    };
+    let says = |wanted: &str| lines.iter().any(|line| line.feature() == Some(wanted));
     let mut missing: Vec<_> = FEATURES
         .into_iter()
         .filter(|feature| !says(feature))
@@ -113,30 +74,12 @@ impl Outcome {
     /// A line for each check.
     pub(super) fn print(&self) {
         let mut text = format!("-- {}\n", self.of.name());
-        for line in &self.lines {
-            let _ = match line {
-                Line::Version(version) => writeln!(text, "   version {version}"),
-                Line::Ok { feature, check } => writeln!(text, "   ok    {feature}: {check}"),
-                Line::Fail { feature, check, why } => {
-                    writeln!(text, "   FAIL  {feature}: {check}\n         {why}")
-                }
-                Line::None { feature, why } => writeln!(text, "   none  {feature}: {why}"),
-                Line::Note(note) => writeln!(text, "         {note}"),
-            };
-        }
+        lines::show(&mut text, &self.lines);
         print!("{text}");
     }
 
     fn failed(&self) -> usize {
         self.lines.iter().filter(|line| matches!(line, Line::Fail { .. })).count()
-    }
-
-    fn version(&self) -> &str {
-        let version = self.lines.iter().find_map(|line| match line {
-            Line::Version(version) => Some(version.as_str()),
-            _ => None,
-        });
-        version.unwrap_or("?")
     }
 
     /// Whether a feature works here: `None` when the lines name nothing but its absence.
@@ -161,27 +104,7 @@ pub(super) fn finish(root: &Path, outcomes: &[Outcome], whole: bool) -> Result<(
     if failed > 0 {
         return Err(format!("sdk: {failed} checks failed; they are named above"));
     }
-    if !whole {
-        return Ok(());
-    }
-    let path = root.join(PAGE);
-    let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let cut = || {
-        let (head, rest) = page.split_once(BEGIN)?;
-        let (there, tail) = rest.split_once(END)?;
-        Some((head, there, tail))
-    };
-    let (head, there, tail) =
-        cut().ok_or_else(|| format!("{PAGE} lacks the line {BEGIN:?} or {END:?}"))?;
-    if there == written {
-        return Ok(());
-    }
-    if env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {
-        println!("== sdk: {PAGE} is written");
-        return fs::write(&path, [head, BEGIN, &written, END, tail].concat())
-            .map_err(|error| format!("{}: {error}", path.display()));
-    }
-    Err(format!("{PAGE} says something else than the table above; UPDATE_DOCS=1 cargo xtask sdk"))
+    if whole { PAGE.keep(root, &written, |one, other| one == other) } else { Ok(()) }
 }
 
 /// A row a feature, a column an SDK, and what the SDKs can not do.
@@ -192,7 +115,7 @@ fn table(outcomes: &[Outcome]) -> String {
     let mut notes: Vec<(String, String)> = Vec::new();
     let mut out = String::from("| |");
     for sdk in &columns {
-        let version = runs(*sdk).next().map_or("?", Outcome::version);
+        let version = runs(*sdk).next().map_or("?", |run| lines::version(&run.lines));
         let _ = write!(out, " `{}` {version} ({}) |", sdk.name, sdk.from);
     }
     out.push_str("\n|---|");
@@ -250,6 +173,7 @@ fn table(outcomes: &[Outcome]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripts::lines::read;
 
     #[test]
     fn lines_are_read_and_what_is_missing_is_named() {

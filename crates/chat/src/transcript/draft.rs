@@ -6,15 +6,17 @@ use super::{
     Position, Repair, TranscriptRule, TranscriptRules,
     turn::{HasMessage, PartIndex, PartPath, parts},
 };
-use crate::{ChatRequest, Message, Params, Part, Role, SharedVec, Tool};
+use crate::{ChatRequest, Message, Part, Role, SharedParams, SharedVec, Tool};
 
 /// A request under repair. Messages that no step changes stay the same.
 pub(super) struct Draft<'a> {
     pub(super) rules: &'a TranscriptRules,
     pub(super) messages: Vec<Slot>,
     pub(super) tools: &'a mut SharedVec<Tool>,
-    pub(super) params: &'a mut Params,
+    pub(super) params: &'a mut SharedParams,
     target: &'a mut SharedVec<Message>,
+    /// The tools before any repair.
+    old_tools: SharedVec<Tool>,
     done: Vec<Repair>,
 }
 
@@ -49,11 +51,22 @@ impl<'a> Draft<'a> {
             messages: messages
                 .map(|(original, message)| Slot { message: message.clone(), original })
                 .collect(),
+            old_tools: request.tools.clone(),
             tools: &mut request.tools,
             params: &mut request.params,
             target: &mut request.messages,
             done: Vec::new(),
         }
+    }
+
+    /// The messages before any repair.
+    pub(super) fn before(&self) -> &[Message] {
+        self.target
+    }
+
+    /// Whether the tools are others than before.
+    pub(super) fn has_new_tools(&self) -> bool {
+        *self.tools != self.old_tools
     }
 
     /// Records what was done at `at`, which has the indices of this draft.

@@ -109,7 +109,7 @@ pub(super) fn disorder(dialect: Dialect, call_at: usize, at: PartIndex, id: &str
             "{}: function responses must come in the order of the function calls they answer.",
             part(dialect, at)
         ),
-        Dialect::OpenAi | Dialect::Anthropic => unanswered(dialect, call_at, id),
+        _ => unanswered(dialect, call_at, id),
     }
 }
 
@@ -225,9 +225,7 @@ pub(super) fn blank(dialect: Dialect, empty: bool) -> &'static str {
                             a value to the parameter and try again."
         }
         _ if empty => "messages: text content blocks must be non-empty",
-        Dialect::OpenAi | Dialect::Anthropic => {
-            "messages: text content blocks must contain non-whitespace text"
-        }
+        _ => "messages: text content blocks must contain non-whitespace text",
     }
 }
 
@@ -264,7 +262,7 @@ pub(super) fn tail(dialect: Dialect, prefill: bool) -> &'static str {
             "Expected the last message to be from the user: prefilling assistant \
                          messages is not supported when thinking is enabled."
         }
-        Dialect::OpenAi | Dialect::Anthropic => {
+        _ => {
             "This model does not support assistant message prefill. The conversation must end \
               with a user message."
         }
@@ -373,9 +371,7 @@ pub(super) fn mark_count(max: usize, found: usize) -> String {
 pub(super) fn no_vision(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Gemini => "Image input modality is not enabled for this model.",
-        Dialect::OpenAi | Dialect::Anthropic => {
-            "The model is not multimodal. Please remove image inputs."
-        }
+        _ => "The model is not multimodal. Please remove image inputs.",
     }
 }
 
@@ -451,19 +447,6 @@ pub(super) fn size(dialect: Dialect, input: u64, output: u64, window: u64) -> St
 /// S15: calls, and no tools.
 pub(super) const NO_TOOLS: &str =
     "Requests which include `tool_use` or `tool_result` blocks must define tools";
-
-/// S16: a block of another dialect.
-pub(super) fn foreign_block(dialect: Dialect, at: &str, kind: &str) -> String {
-    match dialect {
-        Dialect::Anthropic => format!(
-            "{at}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
-        ),
-        Dialect::OpenAi => format!("Invalid value: '{kind}' at '{at}'."),
-        Dialect::Gemini => {
-            format!("Invalid JSON payload received. Unknown name \"{kind}\" at '{at}'.")
-        }
-    }
-}
 
 /// S16: a server tool's result without its call.
 pub(super) fn unpaired_result(at: PartIndex, kind: &str, id: &str) -> String {

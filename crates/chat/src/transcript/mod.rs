@@ -38,11 +38,21 @@
 //!   made from the conversation, never from a clock or a random number: the same damage gets the
 //!   same repair in the next turn.
 //! * What a person wrote is **never lost**: of the user's turns only blank text and what a provider
-//!   can not read (an image, a foreign block) is removed, and an image is replaced by a line of text.
+//!   can not read (an image) is removed, and an image is replaced by a line of text.
 //! * What can not be repaired is in [`Repairs::unrepaired`]: a request too large for its window
 //!   ([`TranscriptRule::Size`]), one without any message ([`TranscriptRule::FirstMessage`]), and too
 //!   many cache marks in blocks of the dialect's own, which are never edited
 //!   ([`TranscriptRule::CacheMarks`]).
+//!
+//! # Thinking is bound to what came before it
+//!
+//! The newest accounts of Anthropic refuse thinking behind anything but the exact system prompt, tools and
+//! messages that it was made with. No rule here sees that: a transcript is a list, and says nothing of the
+//! list that a signature was made over. Who edits a history therefore calls [`unbind`] in the same step, which
+//! drops the thinking that the edit has unbound: what is behind the edit and was written before it. A repair
+//! does the same for its own edits.
+//! Thinking may go from the beginning of a conversation, from its end, or as a whole; each block names the
+//! one before it, so that a gap unbinds all that follows. A tool loop that is open keeps all of it or none.
 //!
 //! # From messages to turns
 //!
@@ -58,12 +68,12 @@
 //!
 //! Left to encoders: the JSON of a call's arguments, which may be cut off; a result's name, where
 //! the dialect wants one and the result has none; media inside a tool's result, where the dialect
-//! has no room for them; thinking of another dialect.
+//! has no room for them; thinking of another dialect; blocks and tools that only another dialect has, which they
+//! say in other words or refuse.
 //!
 //! # The order of repairs
 //!
-//! 1. foreign blocks and tools, and server tools' calls and results without the other, are removed
-//!    (S16);
+//! 1. server tools' calls and results without the other are removed (S16);
 //! 2. parts in a message of the wrong role are removed (S3, S4, S11);
 //! 3. images that would be refused are replaced by a line of text (S13);
 //! 4. empty text and empty messages are removed (S9);
@@ -72,7 +82,8 @@
 //! 7. thinking (S11);
 //! 8. the first and the last message (S1, S10);
 //! 9. declarations of tools (S15, S8);
-//! 10. cache marks (S12).
+//! 10. cache marks (S12);
+//! 11. thinking that comes after what was changed so far, which unbinds it (S11).
 //!
 //! Each step leaves valid what the steps before it made valid. Each is linear in the length of the
 //! history, and a history that is already valid is only read.
@@ -95,11 +106,13 @@ mod size;
 mod thinking;
 mod tools;
 mod turn;
+mod unbind;
 
 pub use self::{
     outcome::{Position, Repair, Repairs, TranscriptViolation, Violations},
     rule::TranscriptRule,
     rules::{Blank, Charset, IdRules, ImageRules, TokenCount, TranscriptRules},
+    unbind::{is_thinking_refused, keep_thinking, open_loop, unbind, unbind_edited},
 };
 
 use self::{draft::Draft, outcome::Findings};
@@ -131,6 +144,7 @@ pub fn repair(request: &mut ChatRequest, rules: &TranscriptRules) -> Repairs {
     ends::repair(&mut draft);
     tools::repair(&mut draft);
     marks::repair(&mut draft);
+    unbind::repair(&mut draft);
     let done = draft.finish();
     Repairs { done, unrepaired: check(request, rules) }
 }

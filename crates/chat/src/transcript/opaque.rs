@@ -1,40 +1,24 @@
 //! S16: blocks of one dialect are sent whole or not at all.
+//!
+//! A block or a tool of another dialect stays where it is: whoever translates the request writes it in other
+//! words, or refuses the target. To drop it here would lose it in silence.
 
 use std::{borrow::Cow, collections::HashSet};
 
 use serde::Deserialize;
 
 use super::{
-    Position, TranscriptRule, TranscriptRules,
+    TranscriptRule, TranscriptRules,
     draft::Draft,
     error_text,
     outcome::Findings,
-    turn::{HasMessage, PartIndex, nested_parts, parts, turns},
+    turn::{HasMessage, PartIndex, parts, turns},
 };
 use steadfast_core::Dialect;
 
-use crate::{ChatRequest, Opaque, Part, Role, Tool};
+use crate::{ChatRequest, Opaque, Part, Role};
 
 pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut Findings) {
-    let dialect = rules.dialect;
-    for (index, tool) in request.tools.iter().enumerate() {
-        if let Tool::Opaque(opaque) = tool
-            && opaque.dialect != dialect
-        {
-            let at = format!("tools[{index}]");
-            let text = error_text::foreign_block(dialect, &at, &opaque.kind);
-            found.push(TranscriptRule::Opaque, Position::Tool(index), text);
-        }
-    }
-    for (path, _, part) in nested_parts(&request.messages) {
-        if let Part::Opaque(opaque) = part
-            && opaque.dialect != dialect
-        {
-            let at = error_text::part(dialect, path.at);
-            let text = error_text::foreign_block(dialect, &at, &opaque.kind);
-            found.push(TranscriptRule::Opaque, path.at, text);
-        }
-    }
     for Block { side, at, kind, id } in unpaired(&request.messages, rules) {
         let text = match side {
             Side::Call => error_text::unpaired_call(at, kind, &id),
@@ -45,33 +29,13 @@ pub(super) fn check(request: &ChatRequest, rules: &TranscriptRules, found: &mut 
 }
 
 pub(super) fn repair(draft: &mut Draft<'_>) {
-    let dialect = draft.rules.dialect;
-    let is_foreign_tool = |tool: &Tool| matches!(tool, Tool::Opaque(o) if o.dialect != dialect);
-    if draft.tools.iter().any(is_foreign_tool) {
-        for index in 0..draft.tools.len() {
-            if is_foreign_tool(&draft.tools[index]) {
-                let what = "tool of another dialect dropped";
-                draft.record(TranscriptRule::Opaque, Position::Tool(index), what);
-            }
-        }
-        draft.tools.make_mut().retain(|tool| !is_foreign_tool(tool));
-        if draft.tools.is_empty() {
-            draft.params.tool_choice = None;
-        }
-    }
     let unpaired: HashSet<PartIndex> =
         unpaired(&draft.messages, draft.rules).map(|block| block.at).collect();
-    let foreign = |part: &Part| {
-        matches!(part, Part::Opaque(opaque) if opaque.dialect != dialect)
-            .then_some(TranscriptRule::Opaque)
-    };
-    draft.remove_parts(|at, _, part| match foreign(part) {
-        Some(rule) => Some((rule, "block of another dialect dropped")),
-        None => unpaired
+    draft.remove_parts(|at, _, _| {
+        unpaired
             .contains(&at)
-            .then_some((TranscriptRule::Opaque, "half of a server tool's pair dropped")),
+            .then_some((TranscriptRule::Opaque, "half of a server tool's pair dropped"))
     });
-    draft.remove_from_results(foreign, "block of another dialect dropped from a result");
 }
 
 /// A block of a server tool.

@@ -21,7 +21,7 @@ use std::fmt;
 /// | S13 | [`Images`](TranscriptRule::Images) | number, size, sides, type | vision | total size |
 /// | S14 | [`Size`](TranscriptRule::Size) | input + output | input + reserve | input |
 /// | S15 | [`Tools`](TranscriptRule::Tools) | declared if used | - | - |
-/// | S16 | [`Opaque`](TranscriptRule::Opaque) | own blocks only, pairs whole | own blocks only | own blocks only |
+/// | S16 | [`Opaque`](TranscriptRule::Opaque) | pairs whole | - | - |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TranscriptRule {

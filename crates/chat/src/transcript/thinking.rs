@@ -14,7 +14,7 @@ use super::{
 };
 use steadfast_core::Dialect;
 
-use crate::{ChatRequest, Part, Role, ThinkingConfig};
+use crate::{ChatRequest, Part, Role, SharedParams, ThinkingConfig};
 
 /// Google's own value for a call that another model made: it is not checked.
 const SKIP_CHECK: &str = "skip_thought_signature_validator";
@@ -115,7 +115,7 @@ fn ends_loop<H: HasMessage>(turn: &Turn, list: &[H], rules: &TranscriptRules) ->
 }
 
 /// The loop that the conversation is in: everything after the user's last message.
-fn current_loop<H: HasMessage>(list: &[H], rules: &TranscriptRules) -> Vec<Turn> {
+pub(super) fn current_loop<H: HasMessage>(list: &[H], rules: &TranscriptRules) -> Vec<Turn> {
     let mut current = Vec::new();
     for turn in turns(list, rules.merges) {
         let is_over = ends_loop(&turn, list, rules);
@@ -142,6 +142,26 @@ fn loop_without_thinking<'a, H: HasMessage>(
         return None;
     }
     current.first()?.model_parts(list).next().filter(|(_, part)| !part.is_thinking())
+}
+
+/// Turns thinking off where the open tool loop should begin with some and does not; on again, as it was,
+/// where a repair has turned it off and it may be on. Whether it was turned off.
+pub(super) fn withhold_or_return<H: HasMessage>(
+    list: &[H],
+    rules: &TranscriptRules,
+    params: &mut SharedParams,
+) -> bool {
+    if loop_without_thinking(list, rules, params.thinking.as_ref()).is_some() {
+        let thinking = params.thinking.take();
+        params.withheld_thinking = thinking;
+        return true;
+    }
+    let withheld = params.withheld_thinking.as_ref();
+    if withheld.is_some() && loop_without_thinking(list, rules, withheld).is_none() {
+        let withheld = params.withheld_thinking.take();
+        params.thinking = withheld;
+    }
+    false
 }
 
 /// The thinking in a prefill, when the model is to continue it without thinking.
@@ -196,8 +216,7 @@ pub(super) fn repair(draft: &mut Draft<'_>) {
     if rules.foreign_history && rules.dialect == Dialect::Gemini {
         drop_signatures(draft);
     }
-    if loop_without_thinking(&draft.messages, rules, draft.params.thinking.as_ref()).is_some() {
-        draft.params.thinking = None;
+    if withhold_or_return(&draft.messages, rules, draft.params) {
         let what = "thinking turned off for this open tool loop";
         draft.record(TranscriptRule::Thinking, Position::Request, what);
     }

@@ -14,3 +14,4 @@ mod reports;
 mod size_and_tools;
 mod support;
 mod thinking;
+mod unbind;

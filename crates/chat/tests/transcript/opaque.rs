@@ -3,10 +3,7 @@
 use serde_json::json;
 use steadfast_chat::{
     ChatRequest, Message, Part, Role, Tool, ToolChoice, ToolResult,
-    transcript::{
-        Position,
-        TranscriptRule::{self, Opaque},
-    },
+    transcript::{TranscriptRule::Opaque, repair},
 };
 use steadfast_core::Dialect;
 
@@ -16,34 +13,29 @@ use crate::support::{
 };
 
 #[test]
-fn s16_blocks_of_another_dialect_are_removed() {
-    const BLOCK: (TranscriptRule, [&str; 3]) = (Opaque, ["executable_code"; 3]);
-    check(&[
-        Case { name: "own", before: "user x / model own:executable_code + 1 / user y", ..CASE },
-        Case {
-            name: "foreign",
-            before: "user x / model foreign:executable_code + 1 / user y / \
-                     model foreign:executable_code / user z",
-            refused: &[BLOCK, BLOCK],
-            after: "user x / model 1 / user y / user z",
-            ..CASE
-        },
-    ]);
-}
-
-#[test]
-fn s16_tools_of_another_dialect_are_removed_with_their_tool_choice() {
+fn s16_blocks_and_tools_of_another_dialect_are_left_to_who_translates() {
+    check(&[Case {
+        name: "foreign",
+        before: "user x / model foreign:executable_code + 1 / user y / \
+                 model foreign:executable_code / user z",
+        ..CASE
+    }]);
     for dialect in Dialect::ALL {
-        let Part::Opaque(tool) = opaque(foreign(dialect), "executable_code", &json!({"code": "1"}))
-        else {
-            unreachable!()
-        };
-        let mut history =
-            ChatRequest::new(messages(dialect, "user x")).with_tools(vec![Tool::Opaque(tool)]);
+        let block = opaque(foreign(dialect), "executable_code", &json!({"code": "1"}));
+        let Part::Opaque(tool) = block else { unreachable!() };
+        let mut history = messages(dialect, "user x / model call:a");
+        let content = vec![Part::text("ok"), Part::Opaque(tool.clone())];
+        let result =
+            Part::ToolResult(ToolResult { id: "a".into(), content, ..ToolResult::default() });
+        history.push(Message::new(Role::User, vec![result]));
+        let mut history = ChatRequest::new(history).with_tools(vec![Tool::Opaque(tool)]);
         history.params.tool_choice = Some(ToolChoice::Required);
-        assert_eq!(refused(&history, &rules(dialect))[0].at, Position::Tool(0), "{dialect:?}");
-        let after = repaired(&history, &rules(dialect));
-        assert!(after.tools.is_empty() && after.params.tool_choice.is_none(), "{dialect:?}");
+        let mut after = history.clone();
+        let _ = repair(&mut after, &rules(dialect));
+        assert_eq!((after.tools, after.params), (history.tools, history.params), "{dialect:?}");
+        let kept = |part: &&Part| matches!(part, Part::Opaque(_));
+        let results = after.messages.iter().flat_map(Message::tool_results);
+        assert_eq!(results.flat_map(|result| &result.content).filter(kept).count(), 1);
     }
 }
 

@@ -84,6 +84,8 @@ pub(crate) struct Facts<'a> {
     /// From `quotaResetTimeStamp`: a moment in RFC 3339.
     pub(crate) reset_date: Option<Cow<'a, str>>,
     pub(crate) window: Window,
+    /// The parameter that a field of the error names; `Some(None)` for another part of the request.
+    pub(crate) parameter: Option<Option<&'static str>>,
     pub(crate) request_id: Option<Cow<'a, str>>,
     /// A stop reason was met.
     pub(crate) stopped: bool,

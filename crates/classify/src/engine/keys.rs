@@ -56,6 +56,8 @@ pub(crate) enum Meaning {
     Limit,
     /// Seconds of a delay that is an object.
     Seconds,
+    /// The part of the request that is meant.
+    Parameter,
     /// Amazon's event streams name the exception in a header of the frame.
     Exception,
     #[default]
@@ -75,7 +77,7 @@ pub(crate) struct Key {
     none: bool,
 }
 
-type Folded = SmallVec<[u8; 24]>;
+pub(crate) type Folded = SmallVec<[u8; 24]>;
 
 static KEYS: LazyLock<HashMap<Folded, Key>> = LazyLock::new(|| built_in(read(FILE)));
 
@@ -88,7 +90,7 @@ fn read(table: Table) -> Result<HashMap<Folded, Key>, TableError> {
         ("headers", Section::Headers),
         ("delay", Section::Delay),
     ];
-    const TEXTS: [(&str, Meaning); 14] = [
+    const TEXTS: [(&str, Meaning); 15] = [
         ("", Meaning::Nothing),
         ("stop", Meaning::Stop),
         ("code", Meaning::Code),
@@ -103,6 +105,7 @@ fn read(table: Table) -> Result<HashMap<Folded, Key>, TableError> {
         ("reset", Meaning::Reset),
         ("request-id", Meaning::RequestId),
         ("seconds", Meaning::Seconds),
+        ("parameter", Meaning::Parameter),
     ];
     const NUMBERS: [(&str, Meaning); 10] = [
         ("", Meaning::Nothing),
@@ -150,7 +153,7 @@ pub(crate) fn warm() {
 }
 
 /// `key` without case, and letters and digits only.
-fn folded(key: &str) -> Folded {
+pub(crate) fn folded(key: &str) -> Folded {
     key.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.to_ascii_lowercase()).collect()
 }
 

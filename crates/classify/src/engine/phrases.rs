@@ -32,9 +32,11 @@ pub(crate) enum Number {
     Prompt,
     QuotaLimit,
     QuotaRequested,
+    Most,
+    Compared,
 }
 
-const MEANINGS: [(&str, Number); 8] = [
+const MEANINGS: [(&str, Number); 10] = [
     ("wait", Number::Wait),
     ("limit", Number::Limit),
     ("requested", Number::Requested),
@@ -43,6 +45,8 @@ const MEANINGS: [(&str, Number); 8] = [
     ("prompt", Number::Prompt),
     ("quota-limit", Number::QuotaLimit),
     ("quota-requested", Number::QuotaRequested),
+    ("most", Number::Most),
+    ("compared", Number::Compared),
 ];
 
 /// A text to search for, and what it is part of.

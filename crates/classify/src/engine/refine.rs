@@ -7,7 +7,7 @@ use steadfast_core::{Failover, Reason, Retry};
 use super::{
     codes::Effect,
     decide::{Case, Finding},
-    headers, retry_after, vendors, window,
+    headers, parameter, retry_after, vendors, window,
 };
 use crate::Verdict;
 
@@ -41,6 +41,9 @@ pub(super) fn refine(case: &Case<'_>, found: Finding) -> Verdict {
         verdict.window = (stated.limit.is_some() || stated.requested.is_some())
             .then_some(stated)
             .or_else(|| case.messages.iter().find_map(window::from_text));
+    }
+    if matches!(verdict.reason, Reason::Format | Reason::Unsupported) {
+        verdict.parameter = parameter::refused(case.facts.parameter, &case.messages);
     }
     let reopens = matches!(found.effect, Effect::NoRetry | Effect::Reopens | Effect::Permanent);
     let longest = retry_after::longest(verdict.reason, hopeless || reopens);

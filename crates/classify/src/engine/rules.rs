@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// Sets that code asks for rather than a rule.
-    const ASKED_BY_CODE: [&str; 8] = [
+    const ASKED_BY_CODE: [&str; 13] = [
         "bucket.input",
         "bucket.output",
         "bucket.tokens",
@@ -196,6 +196,11 @@ mod tests {
         "retry-in",
         "tls-certificate",
         "not-tls-certificate",
+        "parameter.temperature",
+        "parameter.top-k",
+        "parameter.thinking",
+        "parameter.logprobs",
+        "parameter.penalty",
     ];
 
     #[test]

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use super::{
     facts::{Facts, Field, Rank},
     keys::{Key, Meaning, Section},
-    numbers, prose, vendors,
+    numbers, parameter, prose, vendors,
     walk::{Item, Raw, Walk, unescape},
 };
 
@@ -265,6 +265,10 @@ fn string<'a, 't>(
             } else {
                 facts.reset_date = Some(own(raw.text()));
             }
+        }
+        // Of several the first: a list of faults begins with the one that is met first.
+        Meaning::Parameter => {
+            facts.parameter = facts.parameter.or_else(|| parameter::stated(&raw.text()));
         }
         Meaning::RequestId => {
             facts.request_id.get_or_insert_with(|| own(raw.text()));

@@ -189,7 +189,7 @@ fn sanitised(id: &str) -> Option<String> {
     }
     let mut out: String =
         id.chars().map(|c| if fits(c) { c } else { '_' }).take(MAX_ID - 17).collect();
-    let _ = write!(out, "_{:016x}", digest([id]));
+    let _ = write!(out, "_{:016x}", digest(id));
     Some(out)
 }
 
@@ -216,20 +216,29 @@ pub(crate) fn object(text: &str) -> Option<Cow<'_, str>> {
     raw.get().starts_with('{').then(|| repaired(raw.get()))
 }
 
-/// An id for call number `order` of an answer whose provider gave it none.
-pub(crate) fn made_up(answer: &str, name: &str, order: usize) -> String {
-    format!("call_{:016x}", digest([answer, name, &order.to_string()]))
+/// Ids for the calls of one answer whose provider gives them none. No other answer has them: agents take a
+/// call whose id they have seen for the one before, and ask again and again.
+#[derive(Debug, Default)]
+pub(crate) struct CallIds(u64);
+
+impl CallIds {
+    /// For the calls of the answer that its provider calls `id`; without one too no two are alike.
+    pub(crate) fn of(id: Option<&str>) -> Self {
+        let known = id.filter(|id| !id.is_empty()).map(digest);
+        Self(known.unwrap_or_else(|| fastrand::u64(..)))
+    }
+
+    /// The id of call number `order`.
+    pub(crate) fn make(&self, order: usize) -> String {
+        format!("call_{:016x}", self.0.wrapping_add(order as u64))
+    }
 }
 
-/// FNV-1a over `pieces`: the same on every machine and in every version, as ids have to be.
-fn digest<'a>(pieces: impl IntoIterator<Item = &'a str>) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for piece in pieces {
-        for byte in piece.bytes().chain([0xff]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash
+/// FNV-1a: the same on every machine and in every version, as ids have to be.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -257,6 +266,14 @@ mod tests {
         ] {
             assert_eq!(arguments(text), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn no_two_answers_have_the_same_ids() {
+        let ids = [None, None, Some(""), Some("a"), Some("b")].map(CallIds::of);
+        let ids: HashSet<_> = ids.iter().flat_map(|ids| (0..3).map(|n| ids.make(n))).collect();
+        assert_eq!(ids.len(), 15);
+        assert_eq!(CallIds::of(Some("a")).make(1), CallIds::of(Some("a")).make(1), "read again");
     }
 
     #[test]

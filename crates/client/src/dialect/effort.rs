@@ -14,6 +14,25 @@ const SCALE: [(&str, u64); 6] = [
     ("max", 32_768),
 ];
 
+/// The rank of medium among the efforts, of which not to think at all is the first.
+const MEDIUM: usize = 3;
+
+/// The efforts that every model with efforts knows.
+pub(crate) const COMMON: [&str; 3] = ["low", "medium", "high"];
+
+/// Of the efforts that a model knows the one nearest to `word`, rather more than less; an unknown one is medium.
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let rank = |word: &str| match word {
+        "none" => 0,
+        _ => SCALE.iter().position(|(name, _)| *name == word).map_or(MEDIUM, |at| at + 1),
+    };
+    let wanted = rank(word);
+    known.into_iter().min_by_key(|known| {
+        let rank = rank(known);
+        (rank.abs_diff(wanted), rank < wanted)
+    })
+}
+
 /// The budget of an effort; an unknown one is medium.
 pub(crate) fn budget(word: &str) -> u64 {
     SCALE.iter().find(|(name, _)| *name == word).map_or(8_192, |(_, tokens)| *tokens)
@@ -31,6 +50,24 @@ pub(crate) fn word(budget: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_effort_that_a_model_knows() {
+        let newer = ["none", "low", "medium", "high", "xhigh"];
+        for (word, known, wanted) in [
+            ("minimal", &newer[..], "low"),
+            ("max", &newer, "xhigh"),
+            ("none", &newer, "none"),
+            ("none", &COMMON, "low"),
+            ("none", &["minimal", "low"], "minimal"),
+            ("xhigh", &COMMON, "high"),
+            ("medium", &["high"], "high"),
+            ("turbo", &COMMON, "medium"),
+        ] {
+            assert_eq!(nearest(word, known.iter().copied()), Some(wanted), "{word} of {known:?}");
+        }
+        assert_eq!(nearest("low", []), None);
+    }
 
     #[test]
     fn the_three_common_efforts_come_back() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use steadfast_chat::surrogates;
 use steadfast_core::{Dialect, Failure, FaultSide, Reason, Retry};
 
-use super::{DialectFacts, fault};
+use super::{DialectFacts, fault, sse_out::one_line, words};
 
 /// What a caller learns of a failure.
 #[derive(Debug)]
@@ -20,18 +20,27 @@ pub struct ErrorReply<'a> {
     pub message: String,
     /// The id of the request.
     pub request_id: Option<&'a str>,
+    /// Whether it is an event of a stream: then clients see no status.
+    pub in_stream: bool,
     /// Whether it was refused as a turn of a conversation that its provider keeps.
     pub no_thread: bool,
 }
 
 impl<'a> ErrorReply<'a> {
-    /// The report of `failure`.
-    pub fn new(failure: &Failure, request_id: Option<&'a str>) -> Self {
+    /// The report of `failure` to a caller who speaks `dialect`.
+    pub fn new(failure: &Failure, dialect: Dialect, request_id: Option<&'a str>) -> Self {
+        let reason = failure.outward_reason();
+        let own = message(failure);
+        let message = match reason {
+            Reason::ContextOverflow => words::overflow(dialect, failure, &own),
+            _ => words::recognised(failure, own),
+        };
         Self {
             status: failure.http_status(),
-            reason: failure.outward_reason(),
-            message: message(failure),
+            reason,
+            message,
             request_id,
+            in_stream: false,
             no_thread: failure.evidence() == fault::THREAD,
         }
     }
@@ -64,7 +73,7 @@ pub(super) fn encode(
     if let Some((status, body)) = provider_error(failure, facts.dialect) {
         return (status, headers, body);
     }
-    let reply = ErrorReply::new(failure, request_id);
+    let reply = ErrorReply::new(failure, facts.dialect, request_id);
     let body = body(&reply);
     (reply.status, headers, body.into())
 }
@@ -80,8 +89,8 @@ fn provider_error(failure: &Failure, dialect: Dialect) -> Option<(StatusCode, By
     whole.then(|| (status, upstream.body.clone()))
 }
 
-/// The frame that reports `failure`: with the data of the provider's own error event, when that is to
-/// be passed on and is one line.
+/// The frame that reports `failure`: with the data of the provider's own error, event or answer, when that is to
+/// be passed on.
 pub(super) fn event(
     failure: &Failure,
     facts: &DialectFacts,
@@ -89,15 +98,19 @@ pub(super) fn event(
 ) -> Bytes {
     let own = failure.upstream().filter(|upstream| {
         upstream.dialect == Some(facts.dialect)
-            && upstream.status == Some(StatusCode::OK)
+            && upstream.status.is_some()
             && failure.fault() == FaultSide::Caller
-            && memchr::memchr2(b'\r', b'\n', &upstream.body).is_none()
             && is_error_object(&upstream.body)
     });
-    let data = match own {
+    let mut data = match own {
         Some(upstream) => upstream.body.to_vec(),
-        None => body(&ErrorReply::new(failure, None)),
+        None => {
+            let reply = ErrorReply::new(failure, facts.dialect, None);
+            body(&ErrorReply { in_stream: true, ..reply })
+        }
     };
+    // Line ends between its tokens, as vendors write a body, would end the data.
+    one_line(&mut data);
     let name = facts.error_event.map(|name| format!("event: {name}\n")).unwrap_or_default();
     [name.as_bytes(), b"data: ", &data, b"\n\n"].concat().into()
 }
@@ -145,7 +158,7 @@ fn message(failure: &Failure) -> String {
     text
 }
 
-fn full_stop(text: &mut String) {
+pub(super) fn full_stop(text: &mut String) {
     if !text.ends_with(['.', '!', '?']) {
         text.push('.');
     }

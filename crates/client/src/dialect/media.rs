@@ -1,6 +1,8 @@
 //! Images and documents in requests.
 
-use steadfast_chat::{MediaKind, MediaSource};
+use serde_json::Value;
+use steadfast_chat::{MediaKind, MediaSource, Opaque};
+use steadfast_core::Dialect;
 
 /// An address as a source: a `data:` URL in base64 is the medium itself.
 pub(crate) fn source_of_url(url: String) -> MediaSource {
@@ -58,3 +60,28 @@ pub(crate) fn mime_of(source: &MediaSource, kind: MediaKind) -> &str {
         _ => mime_of_url("", kind),
     }
 }
+
+/// An image of an answer, which OpenAI's dialect and Gemini's have each in a block of its own: its source.
+pub(crate) fn image_of(opaque: &Opaque) -> Option<MediaSource> {
+    let block = opaque.json.to_value();
+    match (opaque.dialect, opaque.kind.as_str()) {
+        (Dialect::Gemini, "inlineData") => {
+            let inner = block.get("inlineData").or_else(|| block.get("inline_data"))?;
+            let mime = inner.get("mimeType").or_else(|| inner.get("mime_type"))?.as_str()?;
+            let data = inner.get("data")?.as_str()?;
+            let image = MediaSource::Base64 { mime: mime.to_owned(), data: data.into() };
+            (kind_of(mime) == MediaKind::Image).then_some(image)
+        }
+        (Dialect::OpenAi, IMAGES) => {
+            let url = match &block["image_url"] {
+                Value::String(url) => url.as_str(),
+                object => object["url"].as_str()?,
+            };
+            Some(source_of_url(url.to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// The kind of a block that is an image of an answer in OpenAI's dialect, as relays have it.
+pub(crate) const IMAGES: &str = "images";

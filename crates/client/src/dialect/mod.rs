@@ -17,7 +17,7 @@
 //! let other = codec(Dialect::Anthropic).encode_request(&request, &Wire::default()).unwrap();
 //! assert_eq!(
 //!     other,
-//!     br#"{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}],"max_tokens":8192}"#[..],
+//!     br#"{"model":"gpt-4o","messages":[{"role":"user","content":[{"type":"text","text":"hi","cache_control":{"type":"ephemeral"}}]}],"max_tokens":16384}"#[..],
 //! );
 //! ```
 //!
@@ -25,25 +25,33 @@
 
 mod anthropic;
 mod calls;
+mod count;
 mod effort;
+mod embed;
 mod error;
 mod fault;
+mod field;
 mod gemini;
+mod held;
 mod media;
 mod openai;
 mod schema;
 mod sse_out;
 mod stream;
 mod template;
+pub mod translation;
 mod turns;
+mod words;
 
 use std::{fmt, time::UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use steadfast_chat::{ChatRequest, Completion, Delta, Event, ModelName, Stop};
-use steadfast_core::{Dialect, Failure, Usage};
+use steadfast_core::{Call, Dialect, Failure, Usage};
 
+pub use self::count::{CountCodec, CountRequest, count_codec};
+pub use self::embed::{EmbedCodec, EmbedRoute, EmbedShape, embed_codec};
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, DecodedFrame, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::{RequestError, values};
@@ -69,6 +77,11 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// [`Reason::Unsupported`](steadfast_core::Reason) when the request has something this dialect
     /// can not express.
     fn encode_request(&self, request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure>;
+
+    /// What [`encode_request`](Self::encode_request) leaves out of a request of another dialect because
+    /// of the model that it goes to, by the names of [`Params`](steadfast_chat::Params::NAMES). What is
+    /// left out whatever the model is, [`translation::check`] finds.
+    fn leaves_out(&self, request: &ChatRequest) -> Vec<&'static str>;
 
     /// Reads a whole answer into one event.
     ///
@@ -140,6 +153,9 @@ pub struct DialectFacts {
     /// A frame that says nothing, to keep a silent stream open. `None` when this dialect's own SDKs
     /// can not bear one: Google's takes every line that is not data for a piece of JSON.
     pub keep_alive: Option<&'static [u8]>,
+    /// This dialect's own SDKs take a stream that ends behind an error event for one that ended well, or as if
+    /// nothing had been wrong: what reports a failure has to break the stream off behind its event.
+    pub error_breaks_off: bool,
     /// The name of the stream's event that is an error, where events have names.
     pub error_event: Option<&'static str>,
     /// The header in which this dialect's providers send the id of a request.
@@ -154,7 +170,8 @@ pub struct DialectFacts {
     pub headers: &'static [(HeaderName, HeaderValue)],
 }
 
-pub use self::error::ErrorReply;
+pub(crate) use self::fault::unsupported;
+pub use self::{error::ErrorReply, field::text_field};
 
 /// The codec of `dialect`.
 pub fn codec(dialect: Dialect) -> &'static dyn Codec {
@@ -207,6 +224,11 @@ pub struct Caller {
     pub model: ModelName,
     /// Whether a stream is to report usage at its end (OpenAI's dialect makes that a choice).
     pub stream_usage: bool,
+    /// Tools were declared as `functions`, the older name in OpenAI's dialect, and calls are written so.
+    pub functions: bool,
+    /// About how many tokens the request has: what a stream in Anthropic's dialect says at its beginning, until
+    /// the provider has counted them.
+    pub input_tokens: u64,
     /// When the answer was made, in seconds since 1970 (OpenAI's dialect).
     pub created: u64,
     /// The id of the answer when the provider gave it none; prefixes are put before it.
@@ -216,7 +238,11 @@ pub struct Caller {
 impl Caller {
     /// Who made `request`.
     pub fn of(request: &ChatRequest) -> Self {
-        Self::new(request.model.clone(), request.params.stream_usage == Some(true))
+        Self {
+            functions: request.params.functions,
+            input_tokens: request.needs().input_tokens,
+            ..Self::new(request.model.clone(), request.params.stream_usage == Some(true))
+        }
     }
 
     /// Who asked for `model`, and whether for usage at the end of a stream. The answer is made now.
@@ -225,6 +251,8 @@ impl Caller {
         Self {
             model: model.into(),
             stream_usage,
+            functions: false,
+            input_tokens: 0,
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             id: format!("{:016x}", fastrand::u64(..)),
         }

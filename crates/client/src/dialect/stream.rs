@@ -7,7 +7,7 @@ use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, FrameKind};
 use steadfast_core::{Dialect, Failure, Reason, Usage};
 
-use super::{Caller, codec, fault, template::Template};
+use super::{Caller, codec, fault, template::Template, translation::AnswerCheck};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
 /// Reads one dialect's frames.
@@ -24,6 +24,12 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
         deltas: &mut Deltas,
     ) -> Result<DecodedFrame, Failure>;
 
+    /// A frame has been passed over that is like the one before, but for the text of its one delta, which
+    /// is this.
+    fn repeated(&mut self, delta: &Delta) {
+        let _ = delta;
+    }
+
     /// The input has ended without an error before the terminal event was read: the event that
     /// ends the answer, when the end of the input is one. `cut` is a last frame that was not
     /// finished.
@@ -35,8 +41,8 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
 pub struct DecodedFrame {
     /// Where in the data the inside of a string begins and ends, when they have that one piece of text
     /// or thinking and nothing else. Data with another text there, and otherwise the same, must then
-    /// mean the same but for that text, as long as nothing else is read between. `None` costs time and
-    /// is never wrong.
+    /// mean the same but for that text, as long as nothing else is read between: of those
+    /// [`repeated`](DecodeFrames::repeated) alone has the text. `None` costs time and is never wrong.
     pub only_text: Option<Range<usize>>,
     /// It has content of the answer, be it in a delta or not.
     pub content: bool,
@@ -76,6 +82,8 @@ pub struct StreamDecoder {
     /// The frame read last, when the next one may be like it.
     template: Option<Box<Template>>,
     usage: Usage,
+    /// Of an answer to a caller of another dialect.
+    check: Option<Box<AnswerCheck>>,
     over: bool,
 }
 
@@ -93,8 +101,20 @@ impl StreamDecoder {
             frames: codec(dialect).frames(),
             template: None,
             usage: Usage::default(),
+            check: None,
             over: false,
         }
+    }
+
+    /// With what goes through each frame for a caller of another dialect.
+    pub(crate) fn checked(mut self, check: Option<Box<AnswerCheck>>) -> Self {
+        self.check = check;
+        self
+    }
+
+    /// What goes through each frame.
+    pub(crate) fn check_mut(&mut self) -> Option<&mut AnswerCheck> {
+        self.check.as_deref_mut()
     }
 
     /// Adds a chunk.
@@ -113,6 +133,7 @@ impl StreamDecoder {
             && let Some((delta, len)) = template.read(self.sse.at_hand())
             && let Some(frame) = self.sse.take(len)
         {
+            self.frames.repeated(&delta);
             return Some(Ok(Event::from_frame(Frame::sse(self.dialect, frame), [delta])));
         }
         let read = match self.sse.next_frame() {
@@ -167,6 +188,10 @@ impl StreamDecoder {
                 }
                 let decoded = self.frames.decode(&frame, &text, &mut deltas)?;
                 fault::utf8(self.dialect, "an event", &text, data)?;
+                // A frame that is like the one before, but for its text, has been gone through with that.
+                if let Some(check) = &mut self.check {
+                    check.body(text.as_bytes())?;
+                }
                 content = decoded.content;
                 // Lines that were joined stand nowhere in the frame.
                 if let (Some(text), Some(at)) = (decoded.only_text, range_of(&frame.raw, data)) {
@@ -211,6 +236,13 @@ pub trait EncodeEvents: std::fmt::Debug + Send {
     /// When the dialect can not express it.
     fn encode(&mut self, event: &Event, foreign: bool, out: &mut Vec<u8>) -> Result<(), Failure>;
 
+    /// Writes what reports `failure`, where that depends on what was written before; whether it did. Nothing is
+    /// written after it.
+    fn report(&mut self, failure: &Failure, out: &mut Vec<u8>) -> bool {
+        let _ = (failure, out);
+        false
+    }
+
     /// Takes note of an event whose own frame is passed on, so that what is written later fits.
     /// Returns whether the caller is to see the frame at all.
     fn note(&mut self, event: &Event) -> bool;
@@ -219,8 +251,8 @@ pub trait EncodeEvents: std::fmt::Debug + Send {
 /// Writes a stream for a caller: events in, frames out.
 ///
 /// An event that was read in the caller's dialect, and not changed since, is passed on as the
-/// bytes it was read from. What it writes itself ends only when the answer did: a failure is reported
-/// by [`Codec::encode_stream_error`](super::Codec::encode_stream_error), after which nothing may be written.
+/// bytes it was read from. What it writes itself ends only when the answer did: a failure is
+/// [reported](Self::report), after which nothing may be written.
 #[derive(Debug)]
 pub struct StreamEncoder {
     dialect: Dialect,
@@ -247,6 +279,15 @@ impl StreamEncoder {
         }
         let seen = self.events.note(&event);
         Ok(event.frame.filter(|_| seen).map(|frame| frame.bytes).unwrap_or_default())
+    }
+
+    /// What reports `failure`, behind what was written: nothing may follow it.
+    pub fn report(&mut self, failure: &Failure) -> Bytes {
+        self.out.clear();
+        if self.events.report(failure, &mut self.out) {
+            return Bytes::copy_from_slice(&self.out);
+        }
+        codec(self.dialect).encode_stream_error(failure)
     }
 
     /// The frames of `event`; empty when the caller is to see nothing of it.

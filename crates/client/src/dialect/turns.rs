@@ -1,10 +1,9 @@
 //! A conversation as turns of two sides, for dialects that know no others.
 
-use serde_json::Value;
-use steadfast_chat::{Message, Opaque, Part, RawJson, Role, SharedVec};
-use steadfast_core::{Dialect, Failure};
+use steadfast_chat::{Message, Part, RawJson, Role, SharedVec};
+use steadfast_core::Dialect;
 
-use super::{calls::Calls, fault};
+use super::calls::Calls;
 
 /// One turn.
 pub(crate) struct Turn<'a> {
@@ -135,32 +134,6 @@ pub(crate) fn loop_without_thinking(messages: &[Message], dialect: Dialect) -> b
 /// Whether both are the same messages, by their address.
 pub(crate) fn same(a: &SharedVec<Message>, b: &SharedVec<Message>) -> bool {
     a.same(b) || (a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)))
-}
-
-/// The text of a block of Anthropic's dialect that has some: a document given as text, a search
-/// result.
-///
-/// # Errors
-///
-/// When the block has no text to be sent in the dialect `to`.
-pub(crate) fn opaque_text(opaque: &Opaque, to: Dialect) -> Result<String, Failure> {
-    let block = opaque.json.to_value();
-    let source = &block["source"];
-    let text = match (opaque.kind.as_str(), &block["content"]) {
-        ("document", _) if source["type"] != "base64" => {
-            source["data"].as_str().or(source["content"].as_str()).map(str::to_owned)
-        }
-        ("search_result", Value::Array(content)) => {
-            let texts: Vec<&str> =
-                content.iter().filter_map(|part| part["text"].as_str()).collect();
-            (!texts.is_empty()).then(|| texts.join("\n"))
-        }
-        _ => None,
-    };
-    text.ok_or_else(|| {
-        let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
-        fault::unsupported(to, &what)
-    })
 }
 
 #[cfg(test)]

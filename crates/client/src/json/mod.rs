@@ -8,7 +8,7 @@ mod scan;
 mod write;
 
 pub(crate) use self::{
-    patch::{Patch, fields_of, patched},
+    patch::{Patch, fields_of, fields_of_body, patched},
     pieces::{JsonPieces, TextPieces},
     raw::Raw,
     read::{

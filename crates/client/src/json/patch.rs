@@ -156,8 +156,10 @@ impl<'a> Patch<'a> {
             }
         };
         let origin = request.origin(dialect);
+        let withheld = &request.params.withheld;
         if let Some(origin) = origin
             && changes.is_empty()
+            && withheld.is_empty()
         {
             return Ok(origin.body.clone());
         }
@@ -172,7 +174,10 @@ impl<'a> Patch<'a> {
         let mut out = Vec::with_capacity(kept + set.sum::<usize>());
         write(
             &mut Object::new(&mut out),
-            fields.iter().map(|(name, raw)| (name, raw.get())),
+            fields
+                .iter()
+                .filter(|(name, _)| !withheld.contains(name))
+                .map(|(name, raw)| (name, raw.get())),
             changes.iter().map(|change| (change.names, change.value.as_deref())).collect(),
         );
         Ok(out.into())
@@ -197,6 +202,15 @@ pub(crate) fn fields_of(request: &ChatRequest, dialect: Dialect) -> Result<Field
     read_again(request, dialect).map_err(|error| misread("the body", &error))
 }
 
+/// The fields of a `body` that was written or read before.
+///
+/// # Errors
+///
+/// When it can not be read.
+pub(crate) fn fields_of_body(body: &Bytes) -> Result<Fields<'_>, Failure> {
+    Fields::of_body(body).map_err(|error| misread("the body", &error))
+}
+
 fn read_again(request: &ChatRequest, dialect: Dialect) -> Result<Fields<'_>, RequestError> {
     let Some(origin) = request.origin(dialect) else { return Ok(Fields::default()) };
     Fields::of_body(&origin.body)
@@ -213,12 +227,12 @@ fn misread(what: &str, error: &RequestError) -> Failure {
 ///
 /// # Errors
 ///
-/// When `old` is no object.
+/// When `old` is no object, and not null either.
 pub(crate) fn patched(
     old: Option<Raw<'_>>,
     set: &[(&'static [&'static str], Option<String>)],
 ) -> Result<String, Failure> {
-    let fields = old.map(Fields::read).transpose();
+    let fields = old.filter(|old| old.get() != "null").map(Fields::read).transpose();
     let fields = fields.map_err(|error| misread("an object", &error))?.unwrap_or_default();
     let mut out = Vec::new();
     write(

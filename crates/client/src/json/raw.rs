@@ -18,6 +18,9 @@ impl<'a> Raw<'a> {
     /// A null.
     pub(crate) const NULL: Raw<'static> = Raw("null");
 
+    /// A value that is there, whatever it is.
+    pub(crate) const TRUE: Raw<'static> = Raw("true");
+
     /// The text.
     pub(crate) fn get(self) -> &'a str {
         self.0

@@ -142,6 +142,12 @@ impl<'a> Array<'a> {
         self.out.extend_from_slice(json.as_bytes());
     }
 
+    /// Writes an item.
+    pub(crate) fn put<T: Serialize + ?Sized>(&mut self, of: &T) {
+        self.next();
+        value(self.out, of);
+    }
+
     /// Opens an object as an item.
     pub(crate) fn object(&mut self) -> Object<'_> {
         self.next();

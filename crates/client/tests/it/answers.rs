@@ -468,6 +468,102 @@ fn server_tools_survive_in_their_own_dialect_and_are_left_out_elsewhere() {
     }
 }
 
+/// Sources stand at the text that rests on them, and come back to no provider that knows nothing of them.
+#[test]
+fn sources_are_of_the_same_text_in_every_dialect() {
+    let source = |n: u32| json!({"type": "web_search_result_location", "url": format!("https://{n}.example"), "title": "t", "encrypted_index": "e", "cited_text": "c"});
+    let whole = json!({"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [
+        {"type": "text", "text": "Näive "},
+        {"type": "text", "text": "one", "citations": [source(1), source(2)]},
+        {"type": "text", "text": " and "},
+        {"type": "text", "text": "two", "citations": [source(3)]},
+    ], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}});
+    let event = codec(Dialect::Anthropic).decode_answer(&whole.to_string().into()).unwrap();
+    let answer = completion(Dialect::Anthropic, &[event]);
+    let ranges: Vec<_> = answer.citations.iter().map(|citation| citation.range).collect();
+    assert_eq!(ranges, [Some((6, 9)), Some((6, 9)), Some((14, 17))]);
+    let written = codec(Dialect::OpenAi).write_answer(&answer, &caller()).unwrap();
+    let message = &parse(std::str::from_utf8(&written).unwrap())["choices"][0]["message"];
+    let last = &message["annotations"][2]["url_citation"];
+    assert_eq!((&last["start_index"], &last["end_index"]), (&json!(14), &json!(17)));
+    assert_eq!(last["url"], "https://3.example");
+
+    // And back.
+    let event = codec(Dialect::OpenAi).decode_answer(&written).unwrap();
+    let answer = completion(Dialect::OpenAi, &[event]);
+    assert_eq!(answer.citations.len(), 3);
+    let written = codec(Dialect::Anthropic).write_answer(&answer, &caller()).unwrap();
+    let written = parse(std::str::from_utf8(&written).unwrap());
+    assert_eq!(written["content"][0]["citations"][2]["url"], "https://3.example");
+    let asked = json!({"model": "m", "max_tokens": 1, "messages": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": written["content"]},
+        {"role": "user", "content": "z"},
+    ]});
+    let request = codec(Dialect::Anthropic)
+        .decode_request(&asked.to_string().into(), Default::default())
+        .unwrap();
+    let sent = codec(Dialect::Anthropic).encode_request(&request, &Default::default()).unwrap();
+    let sent = parse(std::str::from_utf8(&sent).unwrap());
+    assert_eq!(sent["messages"][1]["content"][0]["citations"], Value::Null);
+    assert_eq!(sent["messages"][1]["content"][0]["text"], written["content"][0]["text"]);
+}
+
+/// Pieces of text that differ in their text alone are not all read: they count.
+#[test]
+fn a_source_in_a_stream_is_of_its_block_however_many_pieces_come_before() {
+    let mut body = String::new();
+    let mut event = |value: Value| body.push_str(&format!("data: {value}\n\n"));
+    event(json!({"type": "message_start", "message": {"id": "m", "model": "c"}}));
+    let source = json!({"type": "web_search_result_location", "url": "https://1.example", "title": "t", "encrypted_index": "e", "cited_text": "c"});
+    for (at, pieces) in [(0, 40), (1, 10)] {
+        event(
+            json!({"type": "content_block_start", "index": at, "content_block": {"type": "text", "text": ""}}),
+        );
+        for _ in 0..pieces {
+            event(
+                json!({"type": "content_block_delta", "index": at, "delta": {"type": "text_delta", "text": "né"}}),
+            );
+        }
+        if at == 1 {
+            event(
+                json!({"type": "content_block_delta", "index": at, "delta": {"type": "citations_delta", "citation": source}}),
+            );
+        }
+        event(json!({"type": "content_block_stop", "index": at}));
+    }
+    event(
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}),
+    );
+    event(json!({"type": "message_stop"}));
+    let answer = completion(Dialect::Anthropic, &whole_stream(Dialect::Anthropic, &body));
+    assert_eq!(answer.citations[0].range, Some((80, 100)));
+}
+
+/// In a stream they may come before their text, and behind it, as long as its block is open.
+#[test]
+fn sources_in_a_stream_are_written_into_the_block_of_their_text() {
+    let chunk = |delta: Value| {
+        let stop = delta.get("stop").cloned();
+        let delta = if stop.is_some() { json!({}) } else { delta };
+        format!(
+            "data: {}\n\n",
+            json!({"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]})
+        )
+    };
+    let cited = |n: u32| json!({"annotations": [{"type": "url_citation", "url_citation": {"url": format!("https://{n}.example"), "title": "t", "start_index": 0, "end_index": 2}}]});
+    let body =
+        [cited(1), json!({"content": "hi"}), cited(2), json!({"stop": "stop"})].map(chunk).concat()
+            + "data: [DONE]\n\n";
+    let events = whole_stream(Dialect::OpenAi, &body);
+    let written = write_stream(Dialect::OpenAi, Dialect::Anthropic, &events);
+    check_anthropic(&written);
+    let events = frames(&written).into_iter().map(|frame| parse(&frame));
+    let sources = events.filter(|event| event["delta"]["type"] == "citations_delta");
+    let urls: Vec<Value> = sources.map(|event| event["delta"]["citation"]["url"].clone()).collect();
+    assert_eq!(urls, [json!("https://1.example"), json!("https://2.example")]);
+}
+
 #[test]
 fn gemini_lists_and_blocked_prompts_are_answers() {
     let chunks: Vec<String> = frames(&stream(Dialect::Gemini).replace("\r\n", "\n"));

@@ -234,10 +234,28 @@ async fn a_callers_headers_reach_only_providers_of_its_own_dialect() {
         assert_eq!(parts.headers.contains_key("x-of-their-own"), passed);
         assert_eq!(parts.headers["x-api-key"], "s3cret");
         assert_eq!(parts.headers["x-steadfast-attempt"], "1");
-        for own in ["cookie", "authorization", "accept-encoding"] {
+        for own in ["cookie", "authorization"] {
             assert!(!parts.headers.contains_key(own), "{own}");
         }
+        assert_eq!(parts.headers["accept-encoding"], "identity");
     }
+}
+
+#[tokio::test]
+async fn a_query_reaches_only_providers_of_the_callers_dialect() {
+    let body = r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]}"#;
+    for (dialect, query) in [(Dialect::Anthropic, Some("beta=true")), (Dialect::OpenAi, None)] {
+        let mut request = decode(dialect, body);
+        request.context = target(Dialect::Anthropic);
+        request.query = Some("beta=true".into());
+        let (parts, _) = sent(request).await;
+        assert_eq!(parts.uri.query(), query, "{dialect}");
+    }
+    // Gemini's own stays.
+    let mut request = ask(Dialect::Gemini, true);
+    request.query = Some("%24fields=a".into());
+    let (parts, _) = sent(request).await;
+    assert_eq!(parts.uri.query(), Some("alt=sse&%24fields=a"));
 }
 
 #[tokio::test]

@@ -30,7 +30,11 @@ fn each_dialect_has_its_own_error_format() {
             "INVALID_ARGUMENT",
         ),
         (Reason::Format, 400, "format", "invalid_request_error", "INVALID_ARGUMENT"),
+        (Reason::Network, 502, "network", "api_error", "UNAVAILABLE"),
         (Reason::Exhausted, 503, "exhausted", "api_error", "UNAVAILABLE"),
+        // Final: no agent asks again after these.
+        (Reason::Safety, 400, "safety", "invalid_request_error", "FAILED_PRECONDITION"),
+        (Reason::SpendCap, 402, "insufficient_quota", "billing_error", "PERMISSION_DENIED"),
     ] {
         let mut failure = Failure::new(reason, "what happened");
         if matches!(reason, Reason::Auth | Reason::Billing) {
@@ -38,14 +42,20 @@ fn each_dialect_has_its_own_error_format() {
             failure = failure.with_fault(steadfast_core::FaultSide::Caller);
         }
         for dialect in Dialect::ALL {
-            let (got, headers, body) = encoded(dialect, &failure);
+            let (got, headers, mut body) = encoded(dialect, &failure);
             assert_eq!(got.as_u16(), status, "{reason}");
+            // Before it stand the words by which clients recognise the reason; they have tests of their own.
+            let message = body["error"]["message"].take();
+            assert!(message.as_str().unwrap().ends_with("what happened"), "{reason}: {message}");
+            body["error"]["message"] = json!("what happened");
             assert_eq!(headers["content-type"], "application/json");
             let event = codec(dialect).encode_stream_error(&failure);
             let event = std::str::from_utf8(&event).unwrap();
             assert!(event.ends_with("\n\n") && !event.contains("[DONE]"));
             let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
-            let data: Value = serde_json::from_str(data).unwrap();
+            let mut data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["error"]["message"], message);
+            data["error"]["message"] = json!("what happened");
             match dialect {
                 Dialect::Anthropic => {
                     assert_eq!(headers["request-id"], "req-7");
@@ -58,7 +68,10 @@ fn each_dialect_has_its_own_error_format() {
                         })
                     );
                     assert!(event.starts_with("event: error\n"));
-                    assert_eq!(data["error"]["type"], anthropic);
+                    // Claude Code asks again after this type alone, where an error has no status.
+                    let passes = matches!(reason, Reason::Network | Reason::Exhausted);
+                    let kind = if passes { "overloaded_error" } else { anthropic };
+                    assert_eq!(data["error"]["type"], kind);
                     assert_eq!(data["type"], "error");
                 }
                 Dialect::Gemini => {

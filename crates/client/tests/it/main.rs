@@ -5,6 +5,7 @@
 mod answers;
 mod client;
 mod codecs;
+mod embeddings;
 mod errors;
 mod fixtures;
 mod fuzzed;
@@ -15,4 +16,6 @@ mod nobodys_fault;
 mod requests;
 mod sdks;
 mod streams;
+mod table;
 mod translate;
+mod vanish;

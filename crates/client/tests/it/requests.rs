@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use steadfast_chat::{ChatRequest, Message, Part, Role, ThinkingConfig};
-use steadfast_client::dialect::{Route, Wire, codec};
+use steadfast_client::dialect::{Route, Wire, codec, translation};
 use steadfast_core::{Call, Dialect};
 
 use crate::{
@@ -156,6 +156,10 @@ fn usage_is_requested_in_every_openai_stream() {
             r#"{"model":"m","stream":true,"stream_options":{ "include_usage":true },"messages":[]}"#,
             r#"{"model":"m","stream":true,"stream_options":{ "include_usage":true },"messages":[]}"#,
         ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":null,"messages":[]}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#,
+        ),
     ] {
         let request = decode(Dialect::OpenAi, body);
         assert_eq!(encode(Dialect::OpenAi, &request), wanted);
@@ -238,6 +242,51 @@ fn instructions_in_the_middle_of_a_conversation_keep_their_position_in_their_own
 }
 
 #[test]
+fn what_was_taken_to_fit_the_model_is_named_as_its_caller_does() {
+    for (dialect, body, wanted) in [
+        (
+            Dialect::OpenAi,
+            r#"{"model":"m","max_completion_tokens":50,"reasoning_effort":"low","seed":1,"messages":[]}"#,
+            "seed, reasoning_effort, max_completion_tokens",
+        ),
+        (Dialect::OpenAi, r#"{"model":"m","max_tokens":50,"messages":[]}"#, "max_tokens"),
+        (
+            Dialect::Anthropic,
+            r#"{"model":"m","max_tokens":50,"thinking":{"type":"adaptive"},"messages":[]}"#,
+            "thinking, max_tokens",
+        ),
+    ] {
+        let mut request = decode(dialect, body);
+        let left_out =
+            |request: &ChatRequest| translation::check(request, dialect).unwrap().to_string();
+        assert_eq!(left_out(&request), "");
+        request.params.max_output = Some(20);
+        (request.params.thinking, request.params.seed) = (None, None);
+        assert_eq!(left_out(&request), wanted);
+        request.params.max_output = Some(90);
+        assert!(!left_out(&request).contains("max"), "more is not less");
+    }
+}
+
+#[test]
+fn a_limit_whose_name_was_refused_gets_the_other_one() {
+    for (read, sent) in [
+        (r#"{"model":"m","max_tokens":50,"messages":[]}"#, "max_completion_tokens"),
+        (r#"{"model":"m","max_completion_tokens":50,"messages":[]}"#, "max_tokens"),
+    ] {
+        let mut request = decode(Dialect::OpenAi, read);
+        request.params.other_limit_name = true;
+        let wanted = format!(r#"{{"model":"m","messages":[],"{sent}":50}}"#);
+        assert_eq!(encode(Dialect::OpenAi, &request), wanted);
+    }
+    let mut translated =
+        decode(Dialect::Anthropic, r#"{"model":"m","max_tokens":50,"messages":[]}"#);
+    translated.params.other_limit_name = true;
+    let written = parse(&encode(Dialect::OpenAi, &translated));
+    assert_eq!((&written["max_tokens"], written.get("max_completion_tokens")), (&json!(50), None));
+}
+
+#[test]
 fn what_the_model_of_failover_would_refuse_is_left_out() {
     let body =
         r#"{"model":"gpt-4o","max_tokens":50,"temperature":0.7,"top_p":0.9,"messages":[],"x":1}"#;
@@ -252,8 +301,11 @@ fn what_the_model_of_failover_would_refuse_is_left_out() {
 
     let body = r#"{"model":"gpt-5","reasoning_effort":"minimal","messages":[]}"#;
     let mut request = decode(Dialect::OpenAi, body);
+    request.model = "gpt-5-mini".into();
+    assert_eq!(encode(Dialect::OpenAi, &request), body.replace("gpt-5", "gpt-5-mini"));
     request.model = "o3".into();
-    assert_eq!(encode(Dialect::OpenAi, &request), body.replace("gpt-5", "o3"));
+    let low = body.replace("gpt-5", "o3").replace("minimal", "low");
+    assert_eq!(encode(Dialect::OpenAi, &request), low, "the least that it knows");
     request.model = "gpt-4o".into();
     assert_eq!(encode(Dialect::OpenAi, &request), r#"{"model":"gpt-4o","messages":[]}"#);
 

@@ -97,6 +97,6 @@ fn a_refused_key_of_the_operators_is_reported_as_one_with_what_was_tried() {
         let broken = Failure::new(Reason::ServerError, "Sorry!")
             .with_target(target.clone())
             .with_attempts(3);
-        assert_eq!(message(dialect, &broken), "Sorry! Tried: p/m, 3 times.");
+        assert_eq!(message(dialect, &broken), "server error: Sorry! Tried: p/m, 3 times.");
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use steadfast_chat::{
     ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role, ThinkingConfig,
 };
+use steadfast_client::dialect::translation;
 use steadfast_client::dialect::{Wire, codec};
 use steadfast_core::{Dialect, Reason};
 
@@ -24,8 +25,11 @@ const GEMINI: &str = r#"{"systemInstruction":{"parts":[{"text":"Be brief."}]},"c
 fn translated(from: Dialect, to: Dialect) -> Value {
     let body = REQUESTS.iter().find(|request| request.0 == from).unwrap().1;
     let written = encode(to, &decode(from, body));
-    for foreign in ["c2ln", "cache_control", "zz", "x_unknown", "1e2", "\"hm\""] {
+    for foreign in ["c2ln", "zz", "x_unknown", "1e2", "\"hm\""] {
         assert!(!written.contains(foreign), "{from} to {to}: {foreign}: {written}");
+    }
+    if to != Dialect::Anthropic {
+        assert!(!written.contains("cache_control"), "{from} to {to}: {written}");
     }
     // Arguments as they were written.
     let args = if to == Dialect::OpenAi {
@@ -35,6 +39,31 @@ fn translated(from: Dialect, to: Dialect) -> Value {
     };
     assert!(written.contains(args), "{from} to {to}: {written}");
     parse(&written)
+}
+
+/// Takes the cache marks out of a request for Anthropic; where they were.
+fn take_marks(written: &mut Value) -> Vec<String> {
+    fn take(value: &mut Value, path: &str, marks: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                if let Some(mark) = fields.remove("cache_control") {
+                    assert_eq!(mark, json!({"type": "ephemeral"}));
+                    marks.push(path.to_owned());
+                }
+                fields
+                    .iter_mut()
+                    .for_each(|(name, value)| take(value, &format!("{path}/{name}"), marks));
+            }
+            Value::Array(items) => {
+                let items = items.iter_mut().enumerate();
+                items.for_each(|(at, value)| take(value, &format!("{path}/{at}"), marks));
+            }
+            _ => {}
+        }
+    }
+    let mut marks = Vec::new();
+    take(written, "", &mut marks);
+    marks
 }
 
 fn for_openai(from: Dialect) -> Value {
@@ -56,6 +85,8 @@ fn to_openai() {
     for from in [Dialect::Anthropic, Dialect::Gemini] {
         let written = for_openai(from);
         let ids = &written["messages"][2]["tool_calls"];
+        // The dialect has no field for it.
+        let failed = if from == Dialect::Anthropic { "Error: contents" } else { "contents" };
         assert_eq!(
             written["messages"],
             json!([
@@ -72,7 +103,7 @@ fn to_openai() {
                         "name": "list", "arguments": "{}"}},
                 ]},
                 {"role": "tool", "tool_call_id": ids[1]["id"], "content": "{\"files\": [\"a\"]}"},
-                {"role": "tool", "tool_call_id": ids[0]["id"], "content": "contents"},
+                {"role": "tool", "tool_call_id": ids[0]["id"], "content": failed},
                 {"role": "user", "content": "Go on."},
             ]),
             "{from}"
@@ -123,7 +154,8 @@ fn to_openai() {
 #[test]
 fn to_anthropic() {
     for from in [Dialect::OpenAi, Dialect::Gemini] {
-        let written = translated(from, Dialect::Anthropic);
+        let mut written = translated(from, Dialect::Anthropic);
+        assert_eq!(take_marks(&mut written), ["/system/0", "/messages/2/content/2", "/tools/1"]);
         let calls = written["messages"][1]["content"].as_array().unwrap();
         let (first, second) = (&calls[1]["id"], &calls[2]["id"]);
         for id in [first, second] {
@@ -134,7 +166,7 @@ fn to_anthropic() {
             );
         }
         assert_ne!(first, second);
-        assert_eq!(written["system"], "Be brief.");
+        assert_eq!(written["system"], json!([{"type": "text", "text": "Be brief."}]));
         assert_eq!(
             written["messages"],
             json!([
@@ -156,14 +188,15 @@ fn to_anthropic() {
             ]),
             "{from}"
         );
-        assert_eq!(
-            written["tools"],
-            json!([
-                {"name": "read", "description": "Reads.",
-                 "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}},
-                {"name": "list", "input_schema": {"type": "object"}},
-            ])
-        );
+        let mut tools = json!([
+            {"name": "read", "description": "Reads.",
+             "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}},
+            {"name": "list", "input_schema": {"type": "object"}},
+        ]);
+        if from == Dialect::OpenAi {
+            tools[0]["strict"] = json!(true);
+        }
+        assert_eq!(written["tools"], tools);
         assert_eq!(written["tool_choice"]["type"], "any");
         assert_eq!(written["max_tokens"], 500);
         assert_eq!(written["temperature"], 1.0, "clamped to what the vendor takes");
@@ -304,7 +337,42 @@ fn thinking_in_all_pairs() {
             "gemini-2.5-pro",
             json!({"thinkingConfig": {"thinkingBudget": 8000, "includeThoughts": true}}),
         ),
-        (Anthropic, r#""thinking":{"type":"disabled"}"#, OpenAi, "gpt-5", json!({})),
+        (
+            Anthropic,
+            r#""thinking":{"type":"disabled"}"#,
+            OpenAi,
+            "gpt-5",
+            json!({"reasoning_effort": "minimal"}),
+        ),
+        (
+            Gemini,
+            r#""generationConfig":{"thinkingConfig":{"thinkingBudget":0}}"#,
+            OpenAi,
+            "gpt-5.4",
+            json!({"reasoning_effort": "none"}),
+        ),
+        (
+            Anthropic,
+            r#""thinking":{"type":"disabled"}"#,
+            OpenAi,
+            "gpt-7-of-tomorrow",
+            json!({"reasoning_effort": "low"}),
+        ),
+        (Anthropic, r#""thinking":{"type":"disabled"}"#, OpenAi, "gpt-4o", json!({})),
+        (
+            Gemini,
+            r#""generationConfig":{"thinkingConfig":{"thinkingBudget":0}}"#,
+            OpenAi,
+            "o3",
+            json!({"reasoning_effort": "low"}),
+        ),
+        (
+            Gemini,
+            r#""generationConfig":{"thinkingConfig":{"thinkingBudget":0}}"#,
+            OpenAi,
+            "gpt-5.1",
+            json!({"reasoning_effort": "none"}),
+        ),
         (
             Anthropic,
             r#""thinking":{"type":"adaptive"},"output_config":{"effort":"max"}"#,
@@ -369,16 +437,16 @@ fn formats_in_all_pairs() {
     let gemini = r#""generationConfig":{"responseMimeType":"application/json","responseSchema":{"type":"OBJECT","properties":{"a":{"type":"STRING"}}}}"#;
 
     let written = |from, more: &str, to| parse(&encode(to, &decode(from, &with(from, more))));
+    let mut closed = schema.clone();
+    closed["additionalProperties"] = json!(false);
+    let held = json!({"format": {"type": "json_schema", "schema": closed}});
     let format = written(OpenAi, &strict, Anthropic);
-    assert_eq!(
-        format["output_config"],
-        json!({"format": {"type": "json_schema", "schema": schema}})
-    );
+    assert_eq!(format["output_config"], held);
     assert_eq!(format.get("system"), None);
     for more in [loose.as_str(), object] {
         let asked = written(OpenAi, more, Anthropic);
         assert_eq!(asked.get("output_config"), None);
-        let prompt = asked["system"].as_str().unwrap();
+        let prompt = asked["system"][0]["text"].as_str().unwrap();
         assert!(
             prompt.contains("JSON") && (more == object || prompt.contains("\"properties\"")),
             "{prompt}"
@@ -390,20 +458,36 @@ fn formats_in_all_pairs() {
     let config = &written(OpenAi, object, Gemini)["generationConfig"];
     assert_eq!(config, &json!({"responseMimeType": "application/json"}));
 
-    let format = &written(Anthropic, &anthropic, OpenAi)["response_format"];
-    assert_eq!(
-        format,
-        &json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": true}})
-    );
+    let loose = json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}});
+    assert_eq!(written(Anthropic, &anthropic, OpenAi)["response_format"], loose);
+    let request = decode(Anthropic, &with(Anthropic, &anthropic));
+    assert_eq!(translation::check(&request, OpenAi).unwrap().to_string(), "strict");
+    let mut whole = closed.clone();
+    whole["required"] = json!(["a"]);
+    let anthropic = anthropic.replace(&schema.to_string(), &whole.to_string());
+    let request = decode(Anthropic, &with(Anthropic, &anthropic));
+    assert_eq!(translation::check(&request, OpenAi).unwrap().to_string(), "");
+    let format = &written(Anthropic, &anthropic, OpenAi)["response_format"]["json_schema"];
+    assert_eq!(*format, json!({"name": "answer", "schema": whole, "strict": true}));
     let config = &written(Anthropic, &anthropic, Gemini)["generationConfig"];
-    assert_eq!(config["responseJsonSchema"], schema);
+    assert_eq!(config["responseJsonSchema"], whole);
 
     let format = &written(Gemini, gemini, OpenAi)["response_format"];
     assert_eq!(
         format,
         &json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
     );
-    assert!(written(Gemini, gemini, Anthropic)["system"].as_str().unwrap().contains("\"object\""));
+    let asked = written(Gemini, gemini, Anthropic);
+    assert!(asked["system"][0]["text"].as_str().unwrap().contains("\"object\""), "an older model");
+    let mut request = decode(Gemini, &with(Gemini, gemini));
+    request.model = "claude-sonnet-4-5".into();
+    let asked = parse(&encode(Anthropic, &request));
+    assert_eq!((&asked["output_config"], asked.get("system")), (&held, None));
+    let map = gemini.replace(r#"{"type":"STRING"}"#, r#"{"type":"OBJECT"}"#);
+    let mut request = decode(Gemini, &with(Gemini, &map));
+    request.model = "claude-sonnet-4-5".into();
+    let asked = parse(&encode(Anthropic, &request));
+    assert!(asked["system"][0]["text"].as_str().unwrap().contains("\"object\""), "{asked}");
 }
 
 #[test]
@@ -585,8 +669,9 @@ fn irregular_conversations_become_valid() {
     // It begins with the model, has two neighbours of one role, an empty message, and a prefill.
     let body = r#"{"model":"m","messages":[{"role":"assistant","content":"Hello."},{"role":"user","content":"a"},{"role":"developer","content":"Late."},{"role":"user","content":"b"},{"role":"assistant","content":"  "},{"role":"user","content":"c"},{"role":"assistant","content":"So \n"}]}"#;
     let request = decode(Dialect::OpenAi, body);
-    let written = parse(&encode(Dialect::Anthropic, &request));
-    assert_eq!(written["system"], "Late.");
+    let mut written = parse(&encode(Dialect::Anthropic, &request));
+    assert_eq!(take_marks(&mut written), ["/system/0"], "a prefill is no turn that comes again");
+    assert_eq!(written["system"], json!([{"type": "text", "text": "Late."}]));
     assert_eq!(
         written["messages"],
         json!([
@@ -603,6 +688,49 @@ fn irregular_conversations_become_valid() {
     let roles: Vec<&Value> =
         written["contents"].as_array().unwrap().iter().map(|content| &content["role"]).collect();
     assert!(roles.windows(2).all(|pair| pair[0] != pair[1]), "{roles:?}");
+}
+
+#[test]
+fn what_comes_from_a_dialect_without_cache_marks_is_marked_where_it_can_be() {
+    let marks = |more: &str| {
+        let body = format!(r#"{{"model":"gpt-4o","messages":[{more}]}}"#);
+        take_marks(&mut parse(&encode(Dialect::Anthropic, &decode(Dialect::OpenAi, &body))))
+    };
+    let call = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","content":"1"}"#;
+    let user = r#"{"role":"user","content":"hi"}"#;
+    assert_eq!(marks(user), ["/messages/0/content/0"]);
+    // The tools that were called are declared, and not worth a mark.
+    assert_eq!(marks(&format!("{user},{call}")), ["/messages/2/content/0"]);
+    let image = r#"{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"https://a.test/b.png"}}]}"#;
+    assert_eq!(marks(image), ["/messages/0/content/1"]);
+    // A program's own request is left as it is, and so is one of the dialect.
+    let own = steadfast_chat::ChatRequest::user("hi").with_model("claude-opus-4-5");
+    assert!(!encode(Dialect::Anthropic, &own).contains("cache_control"));
+}
+
+#[test]
+fn models_that_take_no_effort_beside_tools_get_the_one_that_they_take() {
+    let tools = r#""tools":[{"name":"ls","input_schema":{"type":"object"}}]"#;
+    let thinks = r#""thinking":{"type":"adaptive"},"output_config":{"effort":"high"}"#;
+    let both = format!("{tools},{thinks}");
+    for (model, more, effort) in [
+        ("gpt-5.4", &*both, Some("none")),
+        ("gpt-5.4", tools, Some("none")),
+        ("gpt-5.4", thinks, Some("high")),
+        ("gpt-5.1", &both, Some("high")),
+        ("gpt-5", tools, None),
+    ] {
+        let mut request = decode(Dialect::Anthropic, &with(Dialect::Anthropic, more));
+        request.model = model.into();
+        let written = parse(&encode(Dialect::OpenAi, &request));
+        assert_eq!(written["reasoning_effort"].as_str(), effort, "{model} {more}");
+    }
+    let body = r#"{"model":"gpt-5.5","reasoning_effort":"high","messages":[],"tools":[{"type":"function","function":{"name":"ls"}}]}"#;
+    let mut request = decode(Dialect::OpenAi, body);
+    assert_eq!(encode(Dialect::OpenAi, &request), body, "the caller's own choice");
+    request.model = "gpt-5.4".into();
+    let moved = body.replace("gpt-5.5", "gpt-5.4").replace("high", "none");
+    assert_eq!(encode(Dialect::OpenAi, &request), moved);
 }
 
 #[test]

@@ -7,10 +7,19 @@
 //! compaction, and nothing is stripped or summarised twice. The original is the caller's and is
 //! never changed.
 
-use std::{fmt, hash::BuildHasher, sync::LazyLock};
+use std::{
+    fmt,
+    hash::BuildHasher,
+    ops::Range,
+    sync::{LazyLock, OnceLock},
+};
 
 use foldhash::quality::RandomState;
-use steadfast_chat::{ChatRequest, Message};
+use steadfast_chat::{
+    ChatRequest, Message, Role,
+    transcript::{TranscriptRules, unbind},
+};
+use steadfast_core::Dialect;
 
 use super::Summary;
 
@@ -39,6 +48,9 @@ pub struct Applied {
     /// The original index of each compacted message.
     origins: Vec<Option<usize>>,
     summary: Option<Summary>,
+    /// How many messages the caller's history had when it was first sent compacted: thinking in them is
+    /// bound to what was replaced, and thinking behind them to what replaced it.
+    unbinds: OnceLock<usize>,
 }
 
 impl Applied {
@@ -48,7 +60,7 @@ impl Applied {
         // without its history being another one. One message stays, so that there is a border.
         let most = original.len().min(compacted.len()).saturating_sub(1);
         let ends = original.iter().rev().zip(compacted.iter().rev());
-        let same = ends.take(most).take_while(|(one, other)| one.same(other)).count();
+        let same = ends.take(most).take_while(|(one, other)| same_but_thinking(one, other)).count();
         let (mut original, mut compacted) = (original, compacted);
         // A history that was cut short must not be taken for the beginning of another: the first
         // message after the border is remembered, too.
@@ -63,7 +75,7 @@ impl Applied {
         };
         let origins = compacted.iter().map(&mut origin).collect();
         let original = original.iter().map(Fingerprint::of).collect();
-        Self { original, compacted, origins, summary }
+        Self { original, compacted, origins, summary, unbinds: OnceLock::new() }
     }
 
     /// Replaces the beginning of the request's history, when it is the one that was compacted;
@@ -72,15 +84,27 @@ impl Applied {
     pub fn apply(&self, request: &mut ChatRequest) -> bool {
         let covers = self.covers(&request.messages);
         if covers {
-            self.replace(request);
+            let dialect = request.dialect().unwrap_or(Dialect::Anthropic);
+            self.replace(request, &TranscriptRules::for_dialect(dialect));
         }
         covers
     }
 
-    /// Replaces the beginning of a history that it [covers](Self::covers).
-    pub(crate) fn replace(&self, request: &mut ChatRequest) {
+    /// Replaces the beginning of a history that it [covers](Self::covers), and drops the thinking that is
+    /// unbound by that.
+    pub(crate) fn replace(&self, request: &mut ChatRequest, rules: &TranscriptRules) {
+        let unbinds = self.is_sent(request.messages.len());
         let rest = &request.messages[self.original.len()..];
+        let stale = unbinds.saturating_sub(self.original.len()).min(rest.len());
         request.messages = self.compacted.iter().chain(rest).cloned().collect();
+        let kept = self.compacted.len();
+        let stale: Range<usize> = kept..kept + stale;
+        unbind(request, rules, stale);
+    }
+
+    /// It is sent instead of a history of so many messages; of how many it was the first time.
+    pub(crate) fn is_sent(&self, messages: usize) -> usize {
+        *self.unbinds.get_or_init(|| messages)
     }
 
     /// Whether a history begins with what was compacted. Messages that are the same in memory are
@@ -110,6 +134,21 @@ impl fmt::Debug for Applied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Applied").finish_non_exhaustive()
     }
+}
+
+/// Whether two messages are the same but for thinking that one of them has lost.
+fn same_but_thinking(original: &Message, compacted: &Message) -> bool {
+    if original.same(compacted) {
+        return true;
+    }
+    original.role() == Role::Assistant
+        && compacted.role() == Role::Assistant
+        && without_thinking(original).eq(without_thinking(compacted))
+}
+
+/// Everything in a message but thinking.
+fn without_thinking(message: &Message) -> impl Iterator<Item = &steadfast_chat::Part> {
+    message.parts().iter().filter(|part| !part.is_thinking())
 }
 
 /// What is remembered of a message, to recognise it: the message itself where somebody else holds it
@@ -161,7 +200,7 @@ fn hash(message: &Message) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_chat::{Part, RawJson, Role};
+    use steadfast_chat::{Part, RawJson, Role, Thinking};
     use steadfast_core::Dialect;
 
     use super::*;
@@ -242,6 +281,56 @@ mod tests {
         let none = Applied::new(vec![], vec![], None);
         assert!(none.apply(&mut request));
         assert_eq!(request.messages.len(), 3);
+    }
+
+    #[test]
+    fn thinking_from_before_a_compaction_is_dropped_each_time_and_no_other() {
+        let thought = |id: usize| {
+            let thinking = Thinking { signature: Some(format!("s{id}")), ..Thinking::default() };
+            Message::new(
+                Role::Assistant,
+                vec![Part::Thinking(thinking), Part::text(format!("{id}"))],
+            )
+        };
+        let mut list: Vec<Message> = (0..5)
+            .flat_map(|id| [Message::user(format!("question {id}")), thought(id)])
+            .chain([Message::user("now")])
+            .collect();
+        // The first two turns are a summary now, and what is behind it has lost its thinking.
+        let without = |message: &Message| {
+            let mut message = message.clone();
+            message.parts_mut().retain(|part| !part.is_thinking());
+            message
+        };
+        let mut compacted = vec![Message::user("summary")];
+        compacted.extend(list[4..].iter().map(without));
+        let applied = Applied::new(list.clone(), compacted, None);
+        assert_eq!(applied.is_sent(list.len()), 11);
+        let signed = |request: &ChatRequest| {
+            let parts = request.messages.iter().flat_map(Message::parts);
+            parts.filter(|part| part.is_thinking()).count()
+        };
+        for turn in 5..8 {
+            let mut request = ChatRequest::new(list.clone());
+            assert!(applied.apply(&mut request));
+            assert_eq!(
+                signed(&request),
+                turn - 5,
+                "what was written since is bound to the summary"
+            );
+            assert_eq!(request.messages.len(), list.len() - 3);
+            list.extend([thought(turn), Message::user(format!("question {turn}"))]);
+        }
+        // One that was made ahead unbinds all that was there when it was first used.
+        let ahead =
+            Applied::new(list[..5].to_vec(), vec![Message::user("summary"), list[4].clone()], None);
+        let mut request = ChatRequest::new(list.clone());
+        ahead.apply(&mut request);
+        assert_eq!(signed(&request), 0);
+        list.extend([thought(9), Message::user("more")]);
+        let mut request = ChatRequest::new(list);
+        ahead.apply(&mut request);
+        assert_eq!(signed(&request), 1);
     }
 
     fn read(text: &str) -> Message {

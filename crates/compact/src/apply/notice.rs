@@ -87,6 +87,8 @@ pub struct CompactionReport {
     pub stripped: usize,
     /// Repairs that the provider's rules required.
     pub repaired: usize,
+    /// Blocks of signed thinking that were dropped, since they were bound to what was changed.
+    pub unbound: usize,
 }
 
 impl fmt::Display for CompactionReport {

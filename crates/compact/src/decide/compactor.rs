@@ -9,7 +9,7 @@ use std::{
 
 use steadfast_chat::{
     ChatRequest, Message, Role,
-    transcript::{TranscriptRules, repair, validate},
+    transcript::{TranscriptRules, repair, unbind_edited, validate},
 };
 
 use super::{
@@ -463,18 +463,20 @@ impl<'a> Compaction<'a> {
             dropped: 0,
             stripped: lean.stripped.results + lean.stripped.arguments,
             repaired: 0,
+            unbound: 0,
         }
     }
 
-    /// Repairs what the target would not accept.
+    /// Drops the thinking that is behind what was changed, and repairs what the target would not accept.
     fn finish(
         &self,
         request: &mut ChatRequest,
         mut report: CompactionReport,
         summary: Option<Summary>,
     ) -> CompactionResult {
+        report.unbound = unbind_edited(request, self.task.rules, &self.original.messages);
         report.repaired = repair(request, self.task.rules).done.len();
-        if report.repaired > 0 {
+        if report.repaired + report.unbound > 0 {
             let tokens = request.messages.iter().map(|message| self.count(message));
             report.after = tokens.sum::<u64>().saturating_add(self.scaled(self.task.fixed));
         }

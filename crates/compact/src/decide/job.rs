@@ -259,7 +259,7 @@ impl CompactionJob {
 
     /// Takes over what came of the compaction, or that none was possible.
     fn conclude(
-        self,
+        mut self,
         outcome: Result<Outcome, Failed>,
     ) -> Result<(ChatRequest, CallState), Failure> {
         let (layer, about) = (&self.layer, About::of(&self.request));
@@ -300,6 +300,7 @@ impl CompactionJob {
         // It is counted as it is sent.
         let mut state = conversation.state.lock();
         notice.tokens = layer.count(&mut state, &self.request, &self.target).upper;
+        self.target.leave_room(&mut self.request, notice.tokens);
         notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
         state.warned = notice.warning;
         let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);

@@ -3,6 +3,7 @@
 
 mod compactor;
 mod job;
+mod leave_out;
 mod plan;
 mod policy;
 mod refusal;
@@ -22,6 +23,7 @@ pub use self::{
 };
 pub(crate) use self::{
     job::CompactionJob,
+    leave_out::Refused,
     refusal::{Refusals, Remedy},
     remedy::{refused_compacted, remedied},
 };
@@ -77,12 +79,21 @@ impl CallState {
         }
     }
 
+    /// The request is sent now, in which its compaction is used for the first time.
+    pub(crate) fn is_sent(&self) {
+        let compacted = self.notice.as_ref().and_then(|notice| notice.compacted.as_ref());
+        if let (Some(caller), Some(compacted)) = (&self.caller, compacted) {
+            compacted.applied.is_sent(caller.len());
+        }
+    }
+
     /// For the same request when it is sent again with `messages`, of which nothing is counted.
     fn resent(&self, messages: &SharedVec<Message>) -> Self {
         let mut notice = self.notice.clone();
         let compacted = notice.as_mut().and_then(|notice| notice.compacted.as_mut());
         if let (Some(caller), Some(compacted)) = (&self.caller, compacted) {
             let applied = Applied::new(caller.to_vec(), messages.to_vec(), None);
+            applied.is_sent(caller.len());
             compacted.applied = Arc::new(applied);
             compacted.messages = messages.clone();
         }
@@ -151,8 +162,12 @@ impl LayerState {
             return NextAction::Send(CallState::default());
         }
         let target = self.target(request);
+        target.leave_out(request);
         let (policy, room) = (self.policy(), self.room(&target, request));
-        if upper_bound(request).is_some_and(|tokens| policy.level(room, tokens) == Level::Fine) {
+        if let Some(tokens) = upper_bound(request)
+            && policy.level(room, tokens) == Level::Fine
+        {
+            target.leave_room(request, tokens);
             return NextAction::Send(CallState::default());
         }
         let of_permit = waited.as_ref().map(|permit| permit.conversation.clone());
@@ -224,15 +239,16 @@ impl LayerState {
         let caller = request.messages.clone();
         let applied = state.applied(&caller, room.window);
         if let Some(applied) = &applied {
-            applied.replace(request);
-            // What was repaired when it was compacted, and what the caller broke since.
             let rules = target.rules(request);
+            applied.replace(request, &rules);
+            // What was repaired when it was compacted, and what the caller broke since.
             if validate(request, &rules).is_err() {
                 let _ = repair(request, &rules);
             }
         }
         let count = self.count(state, request, target);
         let level = self.policy().level(room, count.upper);
+        target.leave_room(request, count.upper);
         Measurement { count, level, room, applied, caller }
     }
 
@@ -289,7 +305,9 @@ impl LayerState {
         loop {
             action = match action {
                 NextAction::Send(state) => return Ok((request, state)),
-                NextAction::Compact(job) => return job.run().await,
+                NextAction::Compact(job) => {
+                    return job.run().await.inspect(|(_, sent)| sent.is_sent());
+                }
                 NextAction::Wait(conversation) => {
                     let permit = conversation.permit().await;
                     self.next_action(&mut request, Some(permit))

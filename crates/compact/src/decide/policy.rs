@@ -52,7 +52,7 @@ pub struct CompactionPolicy {
     /// own `window` goes before.
     pub windows: BTreeMap<String, u64>,
     /// Tokens of the window kept for the answer when the request does not say how long it may be.
-    /// Without it an eighth of the window, the model's output limit, or 32,000, whichever is least.
+    /// Without it a tenth of the window, the model's output limit, or 32,000, whichever is least.
     pub reserve: Option<u64>,
     /// The most bytes of a summary's body, with its facts. 16,000: four thousand tokens. It is
     /// less in a small window: a tenth of it.
@@ -148,7 +148,7 @@ impl CompactionPolicy {
     /// request had not asked: many ask for the most there is and never use it.
     pub fn room(&self, limits: TokenLimits, max_output: Option<u64>, output_counts: bool) -> Room {
         let most = limits.output.unwrap_or(u64::MAX);
-        let usual = self.reserve.unwrap_or_else(|| (limits.window / 8).min(32_000)).min(most);
+        let usual = self.reserve.unwrap_or_else(|| (limits.window / 10).min(32_000)).min(most);
         let reserve = match max_output {
             Some(asked) if output_counts => asked.min(most),
             Some(asked) => asked.min(usual),
@@ -309,9 +309,9 @@ mod tests {
         let limits = TokenLimits::new(200_000).with_output(64_000);
         let reserve = |limits, asked, counts| policy.room(limits, asked, counts).reserve;
         assert_eq!(reserve(limits, Some(50_000), true), 50_000, "what was asked for");
-        assert_eq!(reserve(limits, Some(50_000), false), 25_000, "where it does not count");
+        assert_eq!(reserve(limits, Some(50_000), false), 20_000, "where it does not count");
         assert_eq!(reserve(limits, Some(1_000), false), 1_000);
-        assert_eq!(reserve(limits, None, true), 25_000);
+        assert_eq!(reserve(limits, None, true), 20_000);
         assert_eq!(reserve(limits, Some(u64::MAX), true), 64_000, "never above the model's own");
         assert_eq!(reserve(limits.with_output(4_000), None, true), 4_000);
         assert_eq!(reserve(TokenLimits::new(1_000_000), None, true), 32_000);

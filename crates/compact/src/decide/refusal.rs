@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
-use steadfast_chat::ChatRequest;
+use steadfast_chat::{ChatRequest, Message, Part, transcript::is_thinking_refused};
 use steadfast_core::{CallContext, Deadline, Failure, Reason, Retry};
 
+use super::Refused;
 use crate::apply::{has_media, has_word, table_lines};
 
 /// What is done to a request that the provider refused, before it is sent once more.
@@ -18,6 +19,10 @@ pub(crate) enum Remedy {
     OmitMedia,
     /// Its transcript breaks a rule: it is repaired.
     Repair,
+    /// It has a parameter that the model does not take: the answer does without.
+    LeaveOut,
+    /// Its thinking is bound to another history, or not signed as it has to be: it is dropped.
+    DropThinking,
 }
 
 impl Remedy {
@@ -28,6 +33,8 @@ impl Remedy {
             Remedy::Lighten => "lighten",
             Remedy::OmitMedia => "omit_media",
             Remedy::Repair => "repair",
+            Remedy::LeaveOut => "leave_out",
+            Remedy::DropThinking => "drop_thinking",
         }
     }
 
@@ -35,7 +42,9 @@ impl Remedy {
     const fn most(self, overflows: u32) -> u32 {
         match self {
             Remedy::Compact => overflows,
-            Remedy::Lighten | Remedy::OmitMedia | Remedy::Repair => 1,
+            // Of several a provider names one at a time.
+            Remedy::LeaveOut => 4,
+            Remedy::Lighten | Remedy::OmitMedia | Remedy::Repair | Remedy::DropThinking => 1,
         }
     }
 
@@ -51,17 +60,28 @@ impl Remedy {
         };
         match failure.reason() {
             Reason::ContextOverflow => Some(Self::Compact),
+            Reason::Format | Reason::Unsupported if names_parameter(request, failure) => {
+                Some(Self::LeaveOut)
+            }
             // Another target may read what this one does not.
             Reason::Unsupported if request.context.alternatives > 0 => None,
             Reason::PayloadTooLarge | Reason::Format | Reason::Unsupported if is_about_media() => {
                 Some(Self::OmitMedia)
             }
             Reason::PayloadTooLarge => Some(Self::Lighten),
+            Reason::Format if is_thinking_refused(failure) && has_thinking(request) => {
+                Some(Self::DropThinking)
+            }
             // Where the same request may succeed, the model misbehaved.
             Reason::Format if failure.retry() == Retry::No => Some(Self::Repair),
             _ => None,
         }
     }
+}
+
+/// Whether a parameter of `request` is refused that it can do without.
+fn names_parameter(request: &ChatRequest, failure: &Failure) -> bool {
+    Refused::of(failure, request).is_some_and(|refused| refused.is_in(request))
 }
 
 /// Whether an error message is about an image or another medium.
@@ -72,11 +92,15 @@ fn names_media(text: &str) -> bool {
     WORDS.iter().any(|word| has_word(&lower, word))
 }
 
+fn has_thinking(request: &ChatRequest) -> bool {
+    request.messages.iter().flat_map(Message::parts).any(Part::is_thinking)
+}
+
 /// What one call remembers over its refusals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refusals {
     /// How often each remedy was applied, by its position.
-    tried: [u32; 4],
+    tried: [u32; 6],
     /// How often a provider was asked in vain.
     asked: u32,
     /// What the provider counted last.
@@ -139,7 +163,7 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_chat::{Message, Part, Role};
+    use steadfast_chat::{Role, Thinking};
     use steadfast_core::Window;
 
     use super::*;
@@ -195,6 +219,16 @@ mod tests {
         ] {
             assert_eq!(Remedy::of(request, &failure), expected, "{failure}");
         }
+        let thought = Thinking { signature: Some("s".into()), ..Thinking::default() };
+        let thinking =
+            ChatRequest::new(vec![Message::new(Role::Assistant, vec![Part::Thinking(thought)])]);
+        let bound = failure(Format, "the block is bound to a different conversation")
+            .with_evidence("pattern:bound to a different conversation");
+        assert_eq!(Remedy::of(&thinking, &bound), Some(Remedy::DropThinking));
+        assert_eq!(Remedy::of(&text, &bound), Some(Remedy::Repair), "there is none");
+        let changed = failure(Format, "blocks in the latest assistant message cannot be modified")
+            .with_evidence("pattern:`thinking` or `redacted_thinking`");
+        assert_eq!(Remedy::of(&thinking, &changed), Some(Remedy::DropThinking));
         picture.context.alternatives = 1;
         let blind = failure(Unsupported, "The model is not multimodal.");
         assert_eq!(Remedy::of(&picture, &blind), None, "another target may read it");

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use steadfast_chat::{
     ChatRequest,
-    transcript::{TranscriptRule, TranscriptRules, repair, validate},
+    transcript::{TranscriptRule, TranscriptRules, keep_thinking, repair, unbind_edited, validate},
 };
 use steadfast_core::{Failure, Reason, Window};
 
-use super::{CallState, CompactionJob, Remedy};
+use super::{CallState, CompactionJob, Refused, Remedy};
 use crate::{
     apply::{lighten, omit_media},
     event::{self, About},
+    measure::model,
     resend::KeptRequest,
     state::LayerState,
 };
@@ -41,8 +42,14 @@ pub(crate) async fn remedied(
             }
             compacted(layer, kept, window).await
         }
+        Remedy::LeaveOut => without_parameter(layer, kept, &failure),
         Remedy::Lighten => lightened(layer, kept).await,
         Remedy::OmitMedia => changed(layer, kept, without_media),
+        // Which block is meant is known by its place in the provider's own list, and where one is refused,
+        // those behind it are too.
+        Remedy::DropThinking => {
+            changed(layer, kept, |request, rules| keep_thinking(request, rules, |_, _| false) > 0)
+        }
         Remedy::Repair => {
             changed(layer, kept, |request, rules| !repair(request, rules).done.is_empty())
         }
@@ -74,6 +81,17 @@ pub(crate) fn refused_compacted(layer: &LayerState, kept: &KeptRequest, failure:
     }
 }
 
+/// The request without the parameter that was refused, which is remembered of the target.
+fn without_parameter(layer: &LayerState, kept: &KeptRequest, failure: &Failure) -> Option<Resend> {
+    let mut request = kept.request.clone();
+    let refused = Refused::of(failure, &request)?;
+    refused.leave_out_of(&mut request.params).then(|| {
+        layer.models.learn_refused(request.context.target.as_ref(), model(&request), refused);
+        let state = kept.state.resent(&request.messages);
+        (request, state)
+    })
+}
+
 /// The request compacted harder than the numbers say; `None` when it did not become smaller.
 async fn compacted(layer: &Arc<LayerState>, kept: &KeptRequest, window: Window) -> Option<Resend> {
     let (mut request, state) = (kept.request.clone(), &kept.state);
@@ -100,7 +118,8 @@ async fn compacted(layer: &Arc<LayerState>, kept: &KeptRequest, window: Window) 
         }
         CompactionJob::new(layer, permit, &state, &request, target, &measured)
     };
-    job.refused(requested).without_summary(degraded).run_if_helpful().await
+    let resend = job.refused(requested).without_summary(degraded).run_if_helpful().await;
+    resend.inspect(|(_, state)| state.is_sent())
 }
 
 /// The request with its largest results and media as markers; where that is not half of its bytes, it
@@ -151,6 +170,7 @@ fn changed(
     let mut request = kept.request.clone();
     let rules = layer.target(&request).rules(&request);
     change(&mut request, &rules).then(|| {
+        unbind_edited(&mut request, &rules, &kept.request.messages);
         let state = kept.state.resent(&request.messages);
         (request, state)
     })

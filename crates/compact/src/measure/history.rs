@@ -106,7 +106,7 @@ impl CountedHistory {
 
     /// The tokens of everything that is no message.
     fn fixed(&self, scheme: &Scheme) -> MessageTokens {
-        self.tools_tokens.plus(MessageTokens::fixed(scheme.request))
+        self.tools_tokens.plus(MessageTokens::added(scheme.request))
     }
 
     pub(super) fn total(&self, learned: &Calibration) -> Count {

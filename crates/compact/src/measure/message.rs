@@ -13,6 +13,8 @@ pub(crate) struct MessageTokens {
     bytes: u64,
     /// Tokens of everything else: overhead and media.
     fixed: u64,
+    /// The part of `fixed` that the provider adds to the request as a whole.
+    added: u64,
 }
 
 impl MessageTokens {
@@ -24,7 +26,7 @@ impl MessageTokens {
 
     /// The tokens of declared tools.
     pub(super) fn tools(tools: &[Tool], scheme: &Scheme) -> Self {
-        let mut sum = Self::fixed(if tools.is_empty() { 0 } else { scheme.tools });
+        let mut sum = Self::added(if tools.is_empty() { 0 } else { scheme.tools });
         for tool in tools {
             sum = sum.plus(Self::fixed(scheme.tool));
             match tool {
@@ -46,8 +48,13 @@ impl MessageTokens {
         Self { fixed: tokens.into(), ..Self::default() }
     }
 
+    /// What the provider adds.
+    pub(super) fn added(tokens: u32) -> Self {
+        Self { added: tokens.into(), ..Self::fixed(tokens) }
+    }
+
     fn text(text: &str, scheme: &Scheme) -> Self {
-        Self { text: scheme.encoding.count(text), bytes: text.len() as u64, fixed: 0 }
+        Self { text: scheme.encoding.count(text), bytes: text.len() as u64, ..Self::default() }
     }
 
     fn part(part: &Part, scheme: &Scheme) -> Self {
@@ -74,6 +81,7 @@ impl MessageTokens {
         Sample {
             scheme: self.text as f64 * scheme.factor + self.fixed as f64,
             quarter: self.bytes as f64 / 4.0,
+            added: self.added as f64,
         }
     }
 
@@ -82,6 +90,7 @@ impl MessageTokens {
             text: self.text.saturating_add(other.text),
             bytes: self.bytes.saturating_add(other.bytes),
             fixed: self.fixed.saturating_add(other.fixed),
+            added: self.added.saturating_add(other.added),
         }
     }
 
@@ -91,6 +100,7 @@ impl MessageTokens {
             text: self.text.saturating_sub(other.text),
             bytes: self.bytes.saturating_sub(other.bytes),
             fixed: self.fixed.saturating_sub(other.fixed),
+            added: self.added.saturating_sub(other.added),
         }
     }
 }
@@ -213,17 +223,17 @@ mod tests {
             (vec![document("text/plain", 3_000)], 0, 10 + 1_000),
         ] {
             let tokens = MessageTokens::of(&Message::new(Role::User, parts), &scheme());
-            assert_eq!(tokens, MessageTokens { text, bytes: text, fixed });
+            assert_eq!(tokens, MessageTokens { text, bytes: text, fixed, added: 0 });
         }
-        let sample = MessageTokens { text: 10, bytes: 80, fixed: 5 }.sample(&scheme());
-        assert_eq!(sample, Sample { scheme: 20.0, quarter: 20.0 });
+        let sample = MessageTokens { text: 10, bytes: 80, fixed: 5, added: 2 }.sample(&scheme());
+        assert_eq!(sample, Sample { scheme: 20.0, quarter: 20.0, added: 2.0 });
     }
 
     #[test]
     fn tools_count_with_their_schema() {
         let tool = Tool::function("ls", "lists", RawJson::parse(r#"{"type":"object"}"#).unwrap());
         assert_eq!(MessageTokens::tools(&[], &scheme()), MessageTokens::default());
-        let expected = MessageTokens { text: 24, bytes: 24, fixed: 1_005 };
+        let expected = MessageTokens { text: 24, bytes: 24, fixed: 1_005, added: 5 };
         assert_eq!(MessageTokens::tools(&[tool], &scheme()), expected);
     }
 

@@ -41,7 +41,10 @@ pub use self::{
     target::TargetFacts,
 };
 use self::{calibration::Sample, message::MessageTokens};
-pub(crate) use self::{message::upper_bound, target::TargetInfo};
+pub(crate) use self::{
+    message::upper_bound,
+    target::{TargetInfo, model},
+};
 
 /// Models that are calibrated, at most.
 const MAX_MODELS: usize = 1_024;

@@ -2,29 +2,28 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use parking_lot::RwLock;
-use serde::Deserialize;
+use steadfast_chat::ModelFacts;
 use steadfast_core::{
+    RefusedParameter, Target,
     model_names::{find, names},
     time::later,
 };
 use tokio::time::Instant;
 
+use crate::decide::Refused;
+
 /// What one model takes and gives, in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TokenLimits {
     /// The window: input and output together.
     pub window: u64,
     /// The most it writes in one answer, when known.
-    #[serde(default)]
     pub output: Option<u64>,
 }
 
@@ -52,6 +51,10 @@ const LEAST: u64 = 1_024;
 /// Models whose limits were learned, at most. A deployment has dozens.
 const MAX_LEARNED: usize = 1_024;
 
+/// Refused parameters that are remembered of one target, at most, the newest: a deployment's programs have a handful
+/// of values.
+const MAX_REFUSED: usize = 32;
+
 /// How long a learned limit holds: an hour. What a provider stated once may have been read wrongly, or
 /// be true of one server of several, and must not keep requests from it for ever.
 const LEARNED_FOR: Duration = Duration::from_secs(3_600);
@@ -64,24 +67,20 @@ pub(crate) struct LearnedWindow {
     pub(crate) until: Instant,
 }
 
-/// The table, made from `data/models.jsonl`: public model tables as of November 2026.
-static TABLE: LazyLock<HashMap<&'static str, TokenLimits>> = LazyLock::new(|| {
-    #[derive(Deserialize)]
-    struct Row<'a> {
-        model: &'a str,
-        #[serde(flatten)]
-        limits: TokenLimits,
-    }
-    let lines = include_str!("../../data/models.jsonl").lines();
-    let rows = lines.filter_map(|line| serde_json::from_str::<Row<'_>>(line).ok());
-    rows.map(|row| (row.model, row.limits)).collect()
-});
+/// Who has refused a parameter: provider and model.
+type RefusedBy = (Box<str>, Box<str>);
+
+/// A parameter that a provider has refused for a model.
+#[derive(Clone, Debug)]
+struct LearnedRefusal {
+    refused: Refused,
+    /// From when on it does not hold any more.
+    until: Instant,
+}
 
 /// What is known of models: a built-in table, overrides, and limits learned from providers.
 ///
-/// A name is matched as it is, without the vendor and region in front of it, and then by the
-/// longest known name that it continues at a `-`, `@`, `:` or `[`: so
-/// `us.anthropic.claude-sonnet-4-5-20250929-v1:0` is `claude-sonnet-4-5`.
+/// Names are matched as [`ModelFacts::of`] matches them.
 ///
 /// ```
 /// use steadfast_compact::{TokenLimits, Models};
@@ -96,6 +95,8 @@ static TABLE: LazyLock<HashMap<&'static str, TokenLimits>> = LazyLock::new(|| {
 pub struct Models {
     overrides: HashMap<Box<str>, TokenLimits>,
     learned: RwLock<HashMap<Box<str>, LearnedWindow>>,
+    /// By provider and model.
+    refused: RwLock<HashMap<RefusedBy, Vec<LearnedRefusal>>>,
     /// Moves on when something is learned or forgotten.
     epoch: AtomicU64,
 }
@@ -111,7 +112,7 @@ impl Models {
     /// What is known of `model`, if anything is.
     pub fn get(&self, model: &str) -> Option<TokenLimits> {
         let stated = names(model).find_map(|name| find(name, |known| self.overrides.get(known)));
-        let stated = stated.copied().or_else(|| built_in(model));
+        let stated = stated.copied().or_else(|| ModelFacts::of(model).map(TokenLimits::from));
         match (stated, self.learned(model).map(|learned| learned.window)) {
             (Some(limits), Some(learned)) if learned < limits.window => {
                 Some(TokenLimits { window: learned, ..limits })
@@ -123,7 +124,7 @@ impl Models {
 
     /// Whether there is a row or an override of exactly this name, so that there are few.
     pub fn has(&self, model: &str) -> bool {
-        self.overrides.contains_key(model) || TABLE.contains_key(model)
+        self.overrides.contains_key(model) || ModelFacts::named(model).is_some()
     }
 
     /// What is known of `model`, or [`UNKNOWN`].
@@ -152,12 +153,54 @@ impl Models {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Forgets what was learned of `model`, for instance once its provider has raised the limit. Returns
+    /// Forgets what was learned of `model`, its window and the parameters that were refused, for instance once its
+    /// provider has raised the limit. Returns
     /// whether there was anything.
     pub fn forget(&self, model: &str) -> bool {
         let known = self.learned.write().remove(model);
+        let now = Instant::now();
+        let mut was_refused = false;
+        self.refused.write().retain(|(_, of), known| {
+            was_refused |= **of == *model && known.iter().any(|one| now < one.until);
+            **of != *model
+        });
         self.epoch.fetch_add(1, Ordering::Release);
-        known.is_some_and(|known| Instant::now() < known.until)
+        was_refused || known.is_some_and(|known| now < known.until)
+    }
+
+    /// Takes over, for an hour, that a provider has refused a parameter.
+    pub(crate) fn learn_refused(&self, target: Option<&Target>, model: &str, refused: Refused) {
+        let now = Instant::now();
+        let mut all = self.refused.write();
+        if all.len() >= MAX_LEARNED {
+            all.retain(|_, known| known.iter().any(|one| now < one.until));
+        }
+        let by = refused_by(target, model);
+        if all.len() < MAX_LEARNED || all.contains_key(&by) {
+            let known = all.entry(by).or_default();
+            known.retain(|one| !one.refused.is_same(&refused) && now < one.until);
+            if known.len() == MAX_REFUSED {
+                known.remove(0);
+            }
+            known.push(LearnedRefusal { refused, until: later(now, LEARNED_FOR) });
+        }
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// The parameters that a provider has refused for a model, and how long the first of them is remembered.
+    pub(crate) fn refused(
+        &self,
+        target: Option<&Target>,
+        model: &str,
+    ) -> Option<(Box<[Refused]>, Instant)> {
+        let now = Instant::now();
+        let all = self.refused.read();
+        let holding = || {
+            let known = all.get(&refused_by(target, model)).into_iter().flatten();
+            known.filter(|known| now < known.until)
+        };
+        let until = holding().map(|known| known.until).min()?;
+        Some((holding().map(|known| known.refused.clone()).collect(), until))
     }
 
     /// The windows that providers have stated and that hold, by model, in no order.
@@ -166,6 +209,18 @@ impl Models {
         let learned = self.learned.read();
         let holding = learned.iter().filter(|(_, known)| now < known.until);
         holding.map(|(model, known)| (model.clone(), known.window)).collect()
+    }
+
+    /// The parameters that providers have refused and that are remembered, by provider and model, in no order.
+    pub fn all_refused(&self) -> Vec<(Box<str>, Box<str>, RefusedParameter)> {
+        let now = Instant::now();
+        let all = self.refused.read();
+        let each = all.iter().flat_map(|(by, known)| known.iter().map(move |one| (by, one)));
+        each.filter(|(_, one)| now < one.until)
+            .map(|((provider, model), one)| {
+                (provider.clone(), model.clone(), one.refused.parameter)
+            })
+            .collect()
     }
 
     /// The window that a provider has stated, while it holds.
@@ -180,56 +235,28 @@ impl Models {
     }
 }
 
-fn built_in(model: &str) -> Option<TokenLimits> {
-    let lower = model.to_ascii_lowercase();
-    let table = |name: &str| TABLE.get(name).copied();
-    names(model).chain(names(&lower)).find_map(|name| find(name, table))
+fn refused_by(target: Option<&Target>, model: &str) -> RefusedBy {
+    (target.map_or("", Target::provider).into(), model.into())
+}
+
+impl From<&ModelFacts> for TokenLimits {
+    fn from(facts: &ModelFacts) -> Self {
+        Self { window: facts.window, output: facts.output }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use steadfast_chat::Params;
+    use steadfast_core::Dialect;
+
     use super::*;
 
     #[test]
-    fn every_row_of_the_table_is_valid() {
-        let rows = include_str!("../../data/models.jsonl").lines().count();
-        assert_eq!(TABLE.len(), rows, "a row is damaged or stands twice");
-        for (model, limits) in TABLE.iter() {
-            assert!(limits.window >= 4_096, "{model}");
-            assert!(limits.output.is_none_or(|output| output <= limits.window), "{model}");
-        }
-    }
-
-    #[test]
-    fn names_are_found_with_any_prefix_and_suffix() {
-        let models = Models::default();
-        for (name, window) in [
-            ("claude-sonnet-4-5", 200_000),
-            ("claude-sonnet-4-5-20250929", 200_000),
-            ("claude-sonnet-4-5@20250929", 200_000),
-            ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
-            ("bedrock/eu.anthropic.claude-opus-4-7-v1:0", 1_000_000),
-            ("Claude-Opus-4-7", 1_000_000),
-            ("openai/gpt-4o-2024-08-06", 128_000),
-            ("models/gemini-2.5-pro", 1_048_576),
-            ("publishers/google/models/gemini-2.5-pro-002", 1_048_576),
-            ("gpt-5.4-mini-2026-01-01", 272_000),
-            ("meta.llama3-3-70b-instruct-v1:0", 128_000),
-            ("o4-mini-high", 200_000),
-        ] {
-            assert_eq!(models.get(name).map(|l| l.window), Some(window), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_longer_number_is_another_model() {
+    fn what_nobody_knows_has_the_usual_window() {
         let models = Models::default();
         assert!(models.has("gpt-4o") && !models.has("gpt-4o-of-my-own"));
-        assert_eq!(models.get("gpt-4.5"), None, "not gpt-4 with its 8,192");
-        assert_eq!(models.get("o10"), None);
         assert_eq!(models.limits("nobody-knows"), UNKNOWN);
-        assert_eq!(models.get(""), None);
-        assert_eq!(models.get("///...---"), None);
     }
 
     #[test]
@@ -271,12 +298,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn refused_parameters_are_remembered_of_a_target_for_an_hour() {
+        let models = Models::default();
+        let refused = |name, most| Refused {
+            parameter: RefusedParameter { name, most },
+            value: Params::default(),
+            field: None,
+            dialect: Some(Dialect::OpenAi),
+        };
+        let (one, other) = (Target::new("one"), Target::new("other"));
+        let of = |target| models.refused(Some(target), "m").map(|(known, _)| known.into_vec());
+        let before = models.epoch();
+        models.learn_refused(Some(&one), "m", refused("top_p", None));
+        assert_ne!(models.epoch(), before);
+        tokio::time::advance(Duration::from_secs(1_800)).await;
+        models.learn_refused(Some(&one), "m", refused("max_tokens", Some(8_192)));
+        models.learn_refused(Some(&one), "m", refused("max_tokens", Some(4_096)));
+        let limit = refused("max_tokens", Some(4_096));
+        for number in 0..2 * MAX_REFUSED {
+            let mut one = refused("temperature", None);
+            one.value.temperature = Some(number as f64);
+            models.learn_refused(Some(&other), "n", one);
+        }
+        let (known, _) = models.refused(Some(&other), "n").unwrap();
+        assert_eq!(known.len(), MAX_REFUSED, "the newest");
+        models.forget("n");
+        assert_eq!(of(&one), Some(vec![refused("top_p", None), limit.clone()]));
+        assert_eq!((of(&other), models.refused(Some(&one), "n")), (None, None));
+        tokio::time::advance(Duration::from_secs(1_800)).await;
+        assert_eq!(of(&one), Some(vec![limit.clone()]), "each for its own hour");
+        assert_eq!(models.all_refused(), [("one".into(), "m".into(), limit.parameter)]);
+        assert!(models.forget("m") && !models.forget("m"));
+        assert_eq!((of(&one), models.all_refused()), (None, vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_learned_is_bounded() {
         let models = Models::default();
         for number in 0..2 * MAX_LEARNED {
             models.learn(&format!("model {number}"), 8_192);
+            let parameter = RefusedParameter { name: "top_p", most: None };
+            let refused =
+                Refused { parameter, value: Params::default(), field: None, dialect: None };
+            models.learn_refused(None, &format!("model {number}"), refused);
         }
         assert_eq!(models.learned.read().len(), MAX_LEARNED);
+        assert_eq!(models.refused.read().len(), MAX_LEARNED);
         tokio::time::advance(LEARNED_FOR).await;
         models.learn("another", 8_192);
         assert_eq!(models.all_learned().len(), 1, "those that do not hold any more make room");

@@ -176,7 +176,7 @@ mod tests {
             ("prose", include_str!("../lib.rs")),
             ("code", include_str!("scheme.rs")),
             ("more code", include_str!("../decide/plan.rs")),
-            ("json", include_str!("../../data/models.jsonl")),
+            ("json", include_str!("../../data/schemes.jsonl")),
             (
                 "german",
                 "Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist Verpflichtung aller staatlichen Gewalt.",

@@ -3,13 +3,16 @@
 use std::{hash::BuildHasher, sync::Arc};
 
 use steadfast_chat::{ChatRequest, transcript::TranscriptRules};
-use steadfast_core::{Dialect, Keep, Target};
+use steadfast_core::{Call, Dialect, Keep, Target};
 use tokio::time::Instant;
 
 use steadfast_core::model_names::names;
 
 use super::{TokenLimits, UNKNOWN};
-use crate::{decide::Room, state::LayerState};
+use crate::{
+    decide::{Refused, Room},
+    state::LayerState,
+};
 
 /// What the layer has to know of a target, where its name is not enough.
 #[derive(Clone, Debug)]
@@ -52,6 +55,13 @@ impl TargetFacts {
     }
 }
 
+/// The least room for an answer that is asked for, in tokens: with less of the window left the request is refused,
+/// and then compacted.
+const LEAST_ROOM: u64 = 1_024;
+
+/// What every model since Claude 3.5 writes at the least, in tokens.
+const USUAL_OUTPUT: u64 = 8_192;
+
 /// What is known of where a request goes.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetInfo {
@@ -60,10 +70,12 @@ pub(crate) struct TargetInfo {
     pub(crate) limits: TokenLimits,
     /// Whether the limits are stated; otherwise they are assumed.
     pub(crate) is_known: bool,
-    /// Until when they hold, where a provider stated the window.
+    /// Until when all this holds, where something of it was learned.
     until: Option<Instant>,
     /// What was given; the dialect as far as the provider's name shows, too.
     facts: TargetFacts,
+    /// The parameters that it has refused.
+    refused: Box<[Refused]>,
     /// As far as the model's name shows.
     of_model: Option<Dialect>,
 }
@@ -87,6 +99,31 @@ impl TargetInfo {
     /// Whether the output asked for counts towards the window.
     pub(crate) fn output_counts(&self, request: &ChatRequest) -> bool {
         self.dialect(request) == Dialect::Anthropic
+    }
+
+    /// Takes the parameters that it has refused from a request that was not written for it.
+    pub(crate) fn leave_out(&self, request: &mut ChatRequest) {
+        for refused in &self.refused {
+            if refused.is_in(request) {
+                refused.leave_out_of(&mut request.params);
+            }
+        }
+    }
+
+    /// Says how much of the window `request` of so many tokens leaves to an answer that has no limit of its own.
+    pub(crate) fn leave_room(&self, request: &mut ChatRequest, tokens: u64) {
+        let is_unlimited = request.params.max_output.is_none() && self.output_counts(request);
+        request.answer_room = None;
+        if is_unlimited && self.is_known {
+            // Either may be the rougher.
+            let tokens = tokens.min(request.needs().most_input_tokens);
+            let room = self.limits.window.saturating_sub(tokens).max(LEAST_ROOM);
+            request.answer_room = match self.limits.output {
+                Some(most) => Some(most.min(room)),
+                // More than the model writes is refused, and how much that is nobody has stated.
+                None => Some(room).filter(|room| *room < USUAL_OUTPUT),
+            };
+        }
     }
 
     /// What the target accepts.
@@ -159,12 +196,15 @@ impl LayerState {
         let limits = TokenLimits { window: limits.window.min(window), ..limits };
         let of_provider = || target.and_then(|one| dialect_of(one.provider()));
         given.dialect = given.dialect.or_else(of_provider);
+        let (refused, refused_until) = self.models.refused(target, model).unzip();
+        let until = learned.map(|learned| learned.until);
         TargetInfo {
             target: target.cloned(),
             model: model.into(),
             limits,
             is_known: given.limits.or(known).is_some(),
-            until: learned.map(|learned| learned.until),
+            until: until.into_iter().chain(refused_until).min(),
+            refused: refused.unwrap_or_default(),
             of_model: dialect_of(model),
             facts: given,
         }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use http::{HeaderValue, StatusCode};
 
-use super::{Attempt, BoxError, Failure, Window};
+use super::{Attempt, BoxError, Failure, RefusedParameter, Window};
 use crate::{
     Failover, FaultSide, Reason, RecoveryRule, RecoveryTable, Retry, Scope, Target, TimeLimit,
     Upstream, Usage,
@@ -151,6 +151,12 @@ impl Failure {
     /// Sets the numbers of an overflow.
     pub fn with_window(mut self, window: Window) -> Self {
         self.0.window = Some(window);
+        self
+    }
+
+    /// Sets the parameter that the provider refused.
+    pub fn with_parameter(mut self, parameter: RefusedParameter) -> Self {
+        self.0.parameter = Some(parameter);
         self
     }
 

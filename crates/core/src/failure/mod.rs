@@ -58,6 +58,7 @@ struct Inner {
     status: Option<StatusCode>,
     limit: Option<TimeLimit>,
     window: Option<Window>,
+    parameter: Option<RefusedParameter>,
     usage: Option<Usage>,
     target: Option<Target>,
     message: Cow<'static, str>,
@@ -75,6 +76,16 @@ pub struct Window {
     pub limit: Option<u64>,
     /// What the request would have needed, in tokens.
     pub requested: Option<u64>,
+}
+
+/// A parameter of the request that a provider does not take, or not with this value: one that an answer can do
+/// without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedParameter {
+    /// What OpenAI's dialect calls it, in whatever dialect the provider speaks.
+    pub name: &'static str,
+    /// The most that it may be, where it was too large and the provider stated that.
+    pub most: Option<u64>,
 }
 
 impl Failure {
@@ -106,6 +117,7 @@ impl Failure {
             status: None,
             limit: None,
             window: None,
+            parameter: None,
             usage: None,
             target: None,
             message,
@@ -224,6 +236,11 @@ impl Failure {
     /// The numbers the provider stated, for [`Reason::ContextOverflow`].
     pub fn window(&self) -> Option<Window> {
         self.0.window
+    }
+
+    /// The parameter that the provider refused, for [`Reason::Format`] and [`Reason::Unsupported`].
+    pub fn parameter(&self) -> Option<RefusedParameter> {
+        self.0.parameter
     }
 
     /// What the failed call is known to have used.

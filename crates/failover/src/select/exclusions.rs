@@ -21,6 +21,8 @@ pub(crate) struct Exclusions {
     pub(crate) strict: bool,
     /// Candidates that cooled before the call asked anybody.
     pub(crate) cooled_before: CandidateSet,
+    /// Candidates that cool for what this call has found out in this round.
+    pub(crate) found: CandidateSet,
     /// Providers whose downgrades may stand in for this request.
     pub(crate) downgrade: CandidateSet,
     /// The window that is needed, after one was too small.
@@ -88,6 +90,7 @@ impl Exclusions {
     pub(crate) fn next_round(&mut self) {
         self.excluded.remove(self.again);
         self.again = CandidateSet::default();
+        self.found = CandidateSet::default();
     }
 
     /// Rules out candidate `slot` for good.

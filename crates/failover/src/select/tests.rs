@@ -342,7 +342,7 @@ proptest! {
         views in arbitrary_views(),
         excluded in 0u128..512,
         downgrade in 0u128..8,
-        cooled_before in 0u128..512,
+        (cooled_before, found) in (0u128..512, 0u128..512),
         model_cools in 0u128..512,
         waits in prop::collection::vec((0u8..9, 0u64..3), 0..3),
         strict in any::<bool>(),
@@ -368,6 +368,7 @@ proptest! {
             excluded: CandidateSet(excluded),
             downgrade: CandidateSet(downgrade),
             cooled_before: CandidateSet(cooled_before),
+            found: CandidateSet(found),
             floor: floor.map(|(above, at_least)| Floor { above, at_least }),
             strict,
             preferred,
@@ -401,11 +402,13 @@ proptest! {
             let behind = u8::from(view.mostly_fails);
             // What this call has found out itself does not rule out downgrades.
             let before = cooled_before >> slot & 1 == 1 || view.model_cools;
-            let own = strict && view.rank > 0 && allowed && !before;
-            match view.rest.filter(|_| !own) {
+            let found = found >> slot & 1 == 1;
+            let own = strict && view.rank > 0 && allowed && found && !before;
+            match view.rest {
                 _ if !meets(view, &bits) || !large || held => passed.push(slot),
                 None => expected.push((behind, 0, slot)),
                 Some(rest) if !rest.probing && rest.probe_from == now => expected.push((0, 0, slot)),
+                Some(_) if own => expected.push((behind, 0, slot)),
                 Some(rest) if strict || rest.refuses => passed.push(slot),
                 Some(rest) => expected.push((2 + behind, (rest.until - now).as_secs(), slot)),
             }
@@ -427,10 +430,11 @@ proptest! {
                 && view.rank > 0
                 && downgrade >> view.spec & 1 == 1
                 && cooled_before >> pick.slot & 1 == 0
+                && found >> pick.slot & 1 == 1
                 && !view.model_cools;
-            let rest = view.rest.filter(|_| !own);
-            prop_assert_eq!(pick.cools(), rest.is_some());
-            prop_assert_eq!(pick.probe, rest.is_some_and(|rest| !rest.probing && rest.probe_from == now));
+            let probe = view.rest.is_some_and(|rest| !rest.probing && rest.probe_from == now);
+            prop_assert_eq!(pick.cools(), probe || (view.rest.is_some() && !own));
+            prop_assert_eq!(pick.probe, probe);
             prop_assert!(may_serve(&views, pick.slot, &exclusions), "what is asked may serve");
         }
         prop_assert_eq!(plan.skipped.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), passed);

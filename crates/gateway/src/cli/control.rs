@@ -11,7 +11,7 @@ use axum::{
     routing::{get, put},
 };
 use serde_json::{Map, Value, json};
-use steadfast_sim::{Answer, End, Entry, FaultPlan, SimProvider, Summaries};
+use steadfast_sim::{Answer, End, Entry, FaultPlan, SimProvider, Summaries, Task};
 use tokio::net::TcpListener;
 
 type Providers = Arc<[SimProvider]>;
@@ -34,6 +34,7 @@ fn router(providers: Providers) -> Router {
         .route("/{provider}/script", put(script))
         .route("/{provider}/faults", put(faults))
         .route("/{provider}/summaries", put(summaries))
+        .route("/{provider}/task", put(task))
         .with_state(providers)
 }
 
@@ -71,6 +72,18 @@ async fn summaries(state: State<Providers>, name: Path<String>, body: String) ->
         let summaries: Option<Summaries> =
             serde_json::from_str(&body).map_err(|error| format!("no summaries: {error}"))?;
         provider.set_summaries(summaries);
+        Ok(())
+    })
+}
+
+/// Replaces the task that the model does; `null` is none.
+async fn task(state: State<Providers>, name: Path<String>, body: String) -> Response {
+    steer(&state, &name, |provider| {
+        let task = match body.trim() {
+            "null" => None,
+            text => Some(Task::from_json(text).map_err(|error| error.to_string())?),
+        };
+        provider.set_task(task);
         Ok(())
     })
 }
@@ -180,6 +193,9 @@ mod tests {
         assert_eq!(asks(&router, "PUT", "/openai/summaries", summaries).await.0, 204);
         assert_eq!(ask(&provider).await, 503);
         assert_eq!(asks(&router, "PUT", "/openai/summaries", "null").await.0, 204);
+        let task = r#"{"root": "/w", "contains": "hi", "steps": [{"text": "Done."}]}"#;
+        assert_eq!(asks(&router, "PUT", "/openai/task", task).await.0, 204);
+        assert_eq!(asks(&router, "PUT", "/openai/task", "null").await.0, 204);
         assert_eq!(ask(&provider).await, 200);
 
         let (status, text) = asks(&router, "GET", "/openai/journal", "").await;
@@ -209,5 +225,8 @@ mod tests {
         let (status, says) = asks(&router, "PUT", "/gemini/summaries", r#"{"answers": 7}"#).await;
         assert_eq!(status, 400);
         assert!(says.starts_with("no summaries: "), "{says}");
+        let (status, says) = asks(&router, "PUT", "/gemini/task", r#"{"root": "/"}"#).await;
+        assert_eq!(status, 400);
+        assert!(says.contains("missing field `contains`"), "{says}");
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn request(file: Option<&Path>, dialect: Dialect) -> Result<ChatReque
     // Gemini names the model in the address, which is not here.
     let route = match dialect {
         Dialect::Gemini => Route { model: Some("recorded"), stream: Some(false) },
-        Dialect::OpenAi | Dialect::Anthropic => Route::default(),
+        _ => Route::default(),
     };
     codec(dialect).decode_request(&Bytes::from(body), route).map_err(|error| {
         Exit::failed(format_args!("{name}: is no request body of the dialect `{dialect}`: {error}"))

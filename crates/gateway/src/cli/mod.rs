@@ -260,10 +260,12 @@ Examples:
   steadfast sim
   steadfast sim --listen 127.0.0.1:0 --seed 7
   steadfast sim --plan faults.toml                 [[rules]] fault = { error = \"overloaded\" }, every = 5
+  steadfast sim --task task.toml                   [[steps]] call = { run = { command = \"ls\" } }
   steadfast sim --control 127.0.0.1:9009           then, from a test:
     curl 127.0.0.1:9009/openai/journal
     curl -X PUT 127.0.0.1:9009/openai/script -d '[{\"blocks\": [{\"text\": \"Hello!\"}]}]'
     curl -X PUT 127.0.0.1:9009/openai/faults -d '{\"rules\": [{\"nth\": 1, \"fault\": \"reset\"}]}'
+    curl -X PUT 127.0.0.1:9009/openai/task -d '{\"root\": \"/w\", \"contains\": \"Do it\", \"steps\": [{\"text\": \"Done.\"}]}'
     curl -X PUT 127.0.0.1:9009/openai/summaries -d '{\"contains\": \"You keep the record\", \"answers\": [\"empty\", \"good\"]}'")]
 pub(crate) struct SimArgs {
     /// The address to listen on. Each dialect gets the next port.
@@ -272,6 +274,9 @@ pub(crate) struct SimArgs {
     /// The plan of faults, TOML or JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
+    /// A task, TOML or JSON: what the model does, step by step, with the tools that a client declares.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) task: Option<PathBuf>,
     /// Seed of what the providers say.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

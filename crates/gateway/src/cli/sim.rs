@@ -1,8 +1,8 @@
 //! `steadfast sim`: the simulated providers as a server.
 
-use std::{net::SocketAddr, path::Path};
+use std::{fmt::Display, net::SocketAddr, path::Path};
 
-use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer};
+use steadfast_sim::{Dialect, FaultPlan, Journal, SimProvider, SimServer, Task};
 
 use super::{Exit, SimArgs, print};
 
@@ -10,8 +10,11 @@ use super::{Exit, SimArgs, print};
 const JOURNAL: usize = 1_000;
 
 pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
-    let plan = args.plan.as_deref().map(read_plan).transpose().map_err(Exit::usage)?;
-    let plan = plan.unwrap_or_default();
+    let plan =
+        args.plan.as_deref().map(|path| read(path, FaultPlan::from_toml, FaultPlan::from_json));
+    let plan = plan.transpose().map_err(Exit::usage)?.unwrap_or_default();
+    let task = args.task.as_deref().map(|path| read(path, Task::from_toml, Task::from_json));
+    let task = task.transpose().map_err(Exit::usage)?;
     let can_not_listen =
         |at: SocketAddr| move |error| Exit::failed(format_args!("can not listen on {at}: {error}"));
     super::runtime().block_on(async {
@@ -22,6 +25,7 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Exit> {
                 .with_faults(plan.clone())
                 .with_journal(&Journal::keeping(JOURNAL))
                 .build();
+            provider.set_task(task.clone());
             let at = next_port(args.listen, offset);
             servers.push(SimServer::bind(at, provider).await.map_err(can_not_listen(at))?);
         }
@@ -52,10 +56,15 @@ fn next_port(listen: SocketAddr, offset: usize) -> SocketAddr {
     addr
 }
 
-fn read_plan(path: &Path) -> Result<FaultPlan, String> {
+/// What a file has, by the end of its name TOML or JSON.
+fn read<T, E: Display>(
+    path: &Path,
+    toml: fn(&str) -> Result<T, E>,
+    json: fn(&str) -> Result<T, E>,
+) -> Result<T, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("{} can not be read: {error}", path.display()))?;
-    let json = path.extension().is_some_and(|extension| extension == "json");
-    let plan = if json { FaultPlan::from_json(&text) } else { FaultPlan::from_toml(&text) };
-    plan.map_err(|error| format!("{}: {error}", path.display()))
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let value = if is_json { json(&text) } else { toml(&text) };
+    value.map_err(|error| format!("{}: {error}", path.display()))
 }

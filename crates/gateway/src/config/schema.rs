@@ -158,8 +158,13 @@ pub struct ServerConfig {
     /// minute after which common proxies cut.
     #[serde(rename = "keepalive_s", with = "Seconds")]
     pub keepalive: Duration,
-    /// Callers' headers that go on to providers of the same dialect. Credentials and headers of the
-    /// connection are refused here. Think twice about headers that choose an account
+    /// How long a caller who streams may hear nothing before the first content; then the status 200 is sent
+    /// and a sign of life, and from then on a failure is an error event. 20 s, below the 30 s after which
+    /// impatient proxies and people give up, and longer than a healthy model takes to begin.
+    #[serde(rename = "early_keepalive_s", with = "steadfast_core::config::Seconds")]
+    pub early_keepalive: Option<Duration>,
+    /// Further headers of callers that go on to providers of the same dialect; every `anthropic-*`,
+    /// `openai-beta` and `x-goog-*` goes anyway. Credentials and headers of the connection are refused here. Think twice about headers that choose an account
     /// (`openai-organization`): a wrong one has your key refused, and the provider cools down for
     /// everybody.
     pub forward_headers: Vec<String>,
@@ -183,7 +188,8 @@ impl Default for ServerConfig {
             shutdown: Duration::from_secs(30),
             state_file: None,
             keepalive: Duration::from_secs(15),
-            forward_headers: vec!["anthropic-beta".to_owned()],
+            forward_headers: Vec::new(),
+            early_keepalive: Some(Duration::from_secs(20)),
         }
     }
 }
@@ -248,7 +254,8 @@ pub struct ProviderConfig {
     #[serde(default)]
     pub credentials: Vec<String>,
     /// Asked for → sent. A key that ends with `*` stands for every beginning, `*` alone for all others;
-    /// the value `*` sends the model as it was asked for, which is also what happens without a map.
+    /// the value `*` sends the model as it was asked for, which is also what happens without a map. Embeddings go
+    /// by the keys without `*` alone: [embeddings.md](embeddings.md).
     #[serde(default)]
     pub models: BTreeMap<String, String>,
     /// Its share of the calls, beside equals of a chain; 0: only when the others can not.

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 use http::{HeaderName, HeaderValue};
 use steadfast_chat::Params;
+use steadfast_client::headers::may_pass;
 use steadfast_core::{Failover, Reason};
 
 use super::{
@@ -11,10 +12,6 @@ use super::{
     TenantConfig,
 };
 use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
-
-/// Headers that carry credentials or belong to one connection: never passed on.
-const NEVER_FORWARDED: &str = "authorization x-api-key x-goog-api-key api-key cookie host connection content-length \
-     content-type transfer-encoding upgrade te trailer proxy-authorization";
 
 /// What is wrong with what is set of a layer, by section.
 type PolicyCheck = fn(&Config) -> Option<String>;
@@ -128,13 +125,13 @@ impl Check<'_> {
         );
         for (index, name) in server.forward_headers.iter().enumerate() {
             let key = format!("server.forward_headers[{index}]");
-            if HeaderName::try_from(name.as_str()).is_err() {
-                self.fail(key, format!("`{name}` is no header name"));
-            } else if NEVER_FORWARDED.split(' ').any(|never| never.eq_ignore_ascii_case(name)) {
-                self.fail(
-                    key,
-                    format!("`{name}` is never passed on: it belongs to this connection"),
-                );
+            match HeaderName::try_from(name.as_str()) {
+                Err(_) => self.fail(key, format!("`{name}` is no header name")),
+                Ok(header) if !may_pass(&header) => {
+                    let why = "it is a credential, or belongs to this connection";
+                    self.fail(key, format!("`{name}` is never passed on: {why}"));
+                }
+                Ok(_) => {}
             }
         }
         if let Some(admin) = &server.admin_key {

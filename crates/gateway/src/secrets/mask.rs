@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use steadfast_core::MASK;
 
-use super::{Secrets, recent::RECENT};
+use super::{SHORTEST, Secrets, recent::RECENT};
 use crate::server::query;
 
 /// The shortest key of a caller's that is searched for, in bytes: 16, so that a dummy such as `test`, which SDKs want
@@ -75,10 +75,22 @@ impl Mask {
         for (name, value) in headers.iter_mut() {
             if CREDENTIALS.contains(name) {
                 *value = HeaderValue::from_static(MASK);
-            } else if let Cow::Owned(masked) = self.mask(value.as_bytes()) {
-                *value = HeaderValue::from_bytes(&masked)
-                    .unwrap_or_else(|_| HeaderValue::from_static(MASK));
+            } else if let Some(masked) = self.value(value) {
+                *value = masked;
             }
+        }
+    }
+
+    /// `value` without secrets, when there is one in it. What is too short for one is not searched.
+    pub(crate) fn value(&self, value: &HeaderValue) -> Option<HeaderValue> {
+        if value.len() < SHORTEST {
+            return None;
+        }
+        match self.mask(value.as_bytes()) {
+            Cow::Owned(masked) => Some(
+                HeaderValue::from_bytes(&masked).unwrap_or_else(|_| HeaderValue::from_static(MASK)),
+            ),
+            Cow::Borrowed(_) => None,
         }
     }
 

@@ -107,8 +107,8 @@ pub(super) async fn extend(State(app): State<App>, asked: Parts) -> Response {
     }
 }
 
-/// `POST /admin/compaction/forget?model=NAME`: the window that a provider has stated for the model is
-/// forgotten before its hour is over.
+/// `POST /admin/compaction/forget?model=NAME`: what a provider has stated of the model, its window and the
+/// parameters that it refuses, is forgotten before its hour is over.
 pub(super) async fn forget(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = admin(&app, &asked) {
         return refused;
@@ -119,7 +119,7 @@ pub(super) async fn forget(State(app): State<App>, asked: Parts) -> Response {
     if app.gateway().handles().compaction.forget_learned(&model) {
         "forgotten\n".into_response()
     } else {
-        (StatusCode::NOT_FOUND, "no window has been learned for this model\n").into_response()
+        (StatusCode::NOT_FOUND, "nothing has been learned of this model\n").into_response()
     }
 }
 

@@ -22,10 +22,18 @@ impl Default for Heavy {
 }
 
 impl Heavy {
+    /// `future`, to be run so.
+    pub(super) fn boxed<T: 'static>(
+        self,
+        mut future: Pin<Box<dyn Future<Output = T> + Send>>,
+    ) -> Pin<Box<dyn Future<Output = T> + Send>> {
+        Box::pin(async move { self.run(future.as_mut()).await })
+    }
+
     /// Runs `future` to its end. Each time that it is polled waits for its turn and runs where it blocks no
     /// other task; while it waits for something it has no turn. In a runtime with one thread there is nowhere
     /// else to run it.
-    pub(super) async fn run<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
+    pub(super) async fn run<F: Future + ?Sized>(&self, mut future: Pin<&mut F>) -> F::Output {
         if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return future.await;
         }

@@ -2,21 +2,28 @@
 
 mod admin;
 mod array;
+mod body;
 mod chat;
 mod connection;
+mod count;
+mod down;
+mod embed;
 mod escalations;
 mod head;
 mod heavy;
 mod listen;
 mod models;
+mod odd;
 mod reader;
 mod record;
 mod reload;
 mod reply;
 mod saved;
+mod session;
 mod socket;
 mod stream;
 mod unread;
+mod upward;
 mod version;
 mod wake;
 
@@ -33,11 +40,11 @@ use axum::{
     Router,
     extract::{Path, Request, State, rejection::PathRejection},
     response::Response,
-    routing::{get, post},
+    routing::{any, get, post},
 };
 use http::{HeaderMap, Uri, header};
 use parking_lot::{Mutex, RwLock};
-use steadfast_client::Secret;
+use steadfast_client::{Secret, dialect::EmbedRoute};
 use steadfast_core::{Dialect, Failure, Reason};
 
 pub(crate) use self::{chat::query, saved::usable as usable_state_file};
@@ -85,6 +92,7 @@ struct Setup {
     body_timeout: Duration,
     body_progress: Duration,
     keepalive: Duration,
+    early_keepalive: Option<Duration>,
     forward: Vec<http::HeaderName>,
 }
 
@@ -113,6 +121,7 @@ impl Setup {
             body_timeout: server.body_timeout,
             body_progress: server.body_progress,
             keepalive: server.keepalive,
+            early_keepalive: server.early_keepalive,
             forward: forward
                 .filter_map(|name| http::HeaderName::try_from(name.as_str()).ok())
                 .collect(),
@@ -197,11 +206,16 @@ impl App {
         Router::new()
             .route("/v1/chat/completions", post(openai))
             .route("/v1/messages", post(anthropic))
+            .route("/v1/messages/count_tokens", post(count_anthropic))
+            .route("/v1/embeddings", post(embeddings))
             // Google's SDKs differ in the version they put into the address.
             .route("/v1beta/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models/{*call}", post(gemini).get(models::one))
             .route("/v1/models", get(models::list))
             .route("/v1beta/models", get(models::list))
+            .route("/", get(odd::hello))
+            .route("/api/hello", get(odd::hello))
+            .route("/v1/responses", any(odd::responses))
             .route("/healthz", get(admin::health))
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
@@ -232,6 +246,14 @@ async fn anthropic(State(app): State<App>, request: Request) -> Response {
     chat::answer(&app, Dialect::Anthropic, None, request).await
 }
 
+async fn count_anthropic(State(app): State<App>, request: Request) -> Response {
+    count::answer(&app, Dialect::Anthropic, None, request).await
+}
+
+async fn embeddings(State(app): State<App>, request: Request) -> Response {
+    embed::answer(&app, Dialect::OpenAi, EmbedRoute::default(), request).await
+}
+
 /// `models/{model}:{method}`; a model's name may have slashes in it.
 async fn gemini(
     State(app): State<App>,
@@ -247,12 +269,17 @@ async fn gemini(
     let stream = match method {
         "generateContent" => false,
         "streamGenerateContent" => true,
+        "countTokens" => return count::answer(&app, Dialect::Gemini, Some(model), request).await,
+        "embedContent" | "batchEmbedContents" => {
+            let route = EmbedRoute { model: Some(model), is_single: method == "embedContent" };
+            return embed::answer(&app, Dialect::Gemini, route, request).await;
+        }
         _ => {
             let failure = Failure::refused(
                 Reason::Unsupported,
                 format!(
-                    "`{method}` is no method of this gateway; there are generateContent and \
-                     streamGenerateContent"
+                    "`{method}` is no method of this gateway; there are generateContent, \
+                     streamGenerateContent, countTokens, embedContent and batchEmbedContents"
                 ),
             )
             .with_status(http::StatusCode::NOT_FOUND);

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
-use steadfast_chat::{ChatRequest, Head};
+use steadfast_chat::Head;
 use steadfast_core::{
-    Deadline, Dialect, Failure, FaultSide, RecoveryLog, Target, Usage, time::later,
+    CallContext, Deadline, Dialect, Failure, FaultSide, RecoveryLog, Target, Usage, time::later,
 };
 use tokio::time::Instant;
 
 use super::{reader::Reader, reply};
-use crate::{admission::Admitted, metrics::Metrics};
+use crate::{admission::Admitted, metrics::Metrics, stack::Lesson};
 
 /// What is written down of one request: once, when it is over, however it is over.
 pub(super) struct Record(Option<Entry>);
@@ -31,6 +31,7 @@ struct Entry {
     target: Option<Target>,
     attempts: u32,
     usage: Usage,
+    lesson: Option<Box<Lesson>>,
 }
 
 impl Record {
@@ -55,6 +56,7 @@ impl Record {
             target: None,
             attempts: 0,
             usage: Usage::default(),
+            lesson: None,
         }))
     }
 
@@ -66,13 +68,26 @@ impl Record {
     }
 
     /// The request has been read.
-    pub(super) fn asked(&mut self, request: &ChatRequest, route: &Arc<str>) {
+    pub(super) fn asked(
+        &mut self,
+        context: &CallContext,
+        model: &str,
+        stream: bool,
+        route: &Arc<str>,
+    ) {
         if let Some(entry) = &mut self.0 {
-            entry.tenant = request.context.tenant().map(Into::into);
-            entry.model.push_str(&request.model);
+            entry.tenant = context.tenant().map(Into::into);
+            entry.model.push_str(model);
             entry.route = Some(route.clone());
-            entry.stream = request.stream;
-            entry.log = request.context.log.clone();
+            entry.stream = stream;
+            entry.log = context.log.clone();
+        }
+    }
+
+    /// Its usage shows how tokens are counted.
+    pub(super) fn teaches(&mut self, lesson: Option<Lesson>) {
+        if let Some(entry) = &mut self.0 {
+            entry.lesson = lesson.map(Box::new);
         }
     }
 
@@ -165,6 +180,13 @@ impl Record {
         }
         if let Some(target) = &entry.target {
             entry.metrics.tokens(target.provider(), &entry.usage);
+            // One answer to the request as it came.
+            if let Some(lesson) = &entry.lesson
+                && (outcome, attempts) == ("ok", 1)
+                && entry.log.is_empty()
+            {
+                lesson.learn(target, &entry.usage);
+            }
         }
         tracing::info!(
             name: "steadfast::gateway::request",

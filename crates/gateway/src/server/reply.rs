@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use steadfast_client::dialect::codec;
+use steadfast_chat::Head;
+use steadfast_client::dialect::{codec, translation::LeftOut};
 use steadfast_core::{Dialect, Failure, RecoveryLog, Retry, Target};
 
+use super::down;
 use crate::{
     escape,
     secrets::{Mask, Secrets},
@@ -18,11 +20,15 @@ const TARGET: HeaderName = HeaderName::from_static("x-steadfast-target");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-steadfast-attempts");
 /// What the layers did.
 const RECOVERY: HeaderName = HeaderName::from_static("x-steadfast-recovery");
+/// What was left out of the request because the target's dialect has no word for it.
+const LEFT_OUT: HeaderName = HeaderName::from_static("x-steadfast-left-out");
 const NOTICE: HeaderName = HeaderName::from_static("x-steadfast-notice");
+/// The guard has stopped the task, and the answer says so: the limit or rule.
+const STOPPED: HeaderName = HeaderName::from_static("x-steadfast-stopped");
 /// Why the call failed: the reason's name.
 const REASON: HeaderName = HeaderName::from_static("x-steadfast-reason");
 /// The request's id, whatever the dialect.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// What the vendors' SDKs obey over the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -38,8 +44,8 @@ const MAX_RECOVERY: usize = 1_500;
 /// Longest request id taken over from a caller.
 const MAX_ID: usize = 128;
 
-/// The caller's own request id when it sent a usable one, else a new one. Printable ASCII.
-fn request_id(headers: &HeaderMap, mask: &Mask) -> HeaderValue {
+/// The caller's own request id when it sent a usable one, else a new one; whether it is the caller's. Printable ASCII.
+fn request_id(headers: &HeaderMap, mask: &Mask) -> (HeaderValue, bool) {
     let usable = |id: &&HeaderValue| {
         let id = id.as_bytes();
         !id.is_empty()
@@ -49,7 +55,10 @@ fn request_id(headers: &HeaderMap, mask: &Mask) -> HeaderValue {
     };
     // Copied: what was read shares the connection's buffer.
     let own = headers.get(&REQUEST_ID).filter(usable);
-    own.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()).unwrap_or_else(new_id)
+    match own.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+        Some(own) => (own, true),
+        None => (new_id(), false),
+    }
 }
 
 /// `req_` and 24 hexadecimal digits.
@@ -77,7 +86,7 @@ pub(super) fn text(id: &HeaderValue) -> &str {
 /// The dialect that the headers or the address of a request suggest, where an address serves more
 /// than one.
 pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
-    if headers.contains_key("anthropic-version") {
+    if headers.contains_key("anthropic-version") || uri.path().starts_with("/v1/messages") {
         Dialect::Anthropic
     } else if headers.contains_key("x-goog-api-key") || uri.path().starts_with("/v1beta") {
         Dialect::Gemini
@@ -89,6 +98,8 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
 /// What all that goes out for one request has in common: its id, and that it shows no secret.
 pub(super) struct Outgoing {
     pub(super) id: HeaderValue,
+    /// The caller has chosen the id.
+    pub(super) is_callers: bool,
     pub(super) mask: Mask,
 }
 
@@ -96,7 +107,8 @@ impl Outgoing {
     /// For the request with this head.
     pub(super) fn of(secrets: &Arc<Secrets>, headers: &HeaderMap, uri: &Uri) -> Self {
         let mask = Mask::of(secrets.clone(), headers, uri);
-        Self { id: request_id(headers, &mask), mask }
+        let (id, is_callers) = request_id(headers, &mask);
+        Self { id, is_callers, mask }
     }
 }
 
@@ -107,8 +119,9 @@ pub(super) fn failed(
     outgoing: &Outgoing,
     log: &RecoveryLog,
 ) -> Response {
-    let Outgoing { id, mask } = outgoing;
+    let Outgoing { id, mask, .. } = outgoing;
     let (status, headers, body) = codec(dialect).encode_error(failure, Some(text(id)));
+    let own = failure.upstream().is_some_and(|upstream| upstream.body == body);
     let mut response = Response::new(Body::from(mask.bytes(body)));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
@@ -127,6 +140,7 @@ pub(super) fn failed(
     let worth_it = may_pass && (cost_nothing || failure.is_crowded());
     headers.insert(SHOULD_RETRY, HeaderValue::from_static(if worth_it { "true" } else { "false" }));
     stamp(headers, dialect, failure.target(), failure.attempts(), outgoing, log);
+    down::add_of_failure(headers, dialect, failure, own, outgoing);
     mask.headers(headers);
     response
 }
@@ -142,7 +156,7 @@ pub(super) fn stamp(
     dialect: Dialect,
     target: Option<&Target>,
     attempts: u32,
-    Outgoing { id, mask }: &Outgoing,
+    Outgoing { id, mask, .. }: &Outgoing,
     log: &RecoveryLog,
 ) {
     if let Some(target) = target
@@ -160,6 +174,13 @@ pub(super) fn stamp(
     {
         headers.insert(RECOVERY, value);
     }
+    if !log.is_empty()
+        && let Some(stop) =
+            log.steps().iter().find(|step| (step.layer, step.action) == ("guard", "stopped"))
+        && let Some(value) = visible(stop.detail.as_deref().unwrap_or("task"))
+    {
+        headers.insert(STOPPED, value);
+    }
     if let Some(value) = log.notice().and_then(|notice| visible(&mask.text(notice))) {
         headers.insert(NOTICE, value);
     }
@@ -168,6 +189,19 @@ pub(super) fn stamp(
         headers.insert(own, id.clone());
     }
     headers.insert(REQUEST_ID, id.clone());
+}
+
+/// Names what was left out of the request of an answer that has started.
+pub(super) fn stamp_left_out(
+    headers: &mut HeaderMap,
+    head: &Head,
+    Outgoing { mask, .. }: &Outgoing,
+) {
+    if let Some(left_out) = head.extensions.get::<LeftOut>()
+        && let Some(value) = visible(&mask.text(left_out.to_string()))
+    {
+        headers.insert(LEFT_OUT, value);
+    }
 }
 
 /// `text` as a header's value: printable ASCII, bounded.
@@ -180,8 +214,8 @@ fn visible(text: &str) -> Option<HeaderValue> {
 pub(super) fn ok(content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
-    // With room for those of `stamp`, which are four at most unless something went wrong before.
-    *response.headers_mut() = HeaderMap::with_capacity(6);
+    // With room for those of `stamp`, and of `down::add`.
+    *response.headers_mut() = HeaderMap::with_capacity(24);
     response
         .headers_mut()
         .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -1,8 +1,8 @@
 //! The body of a streamed answer, event by event.
 
 use std::{
-    convert::Infallible,
     fmt,
+    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -11,9 +11,9 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use steadfast_chat::EventStream;
-use steadfast_client::dialect::{StreamEncoder, codec};
-use steadfast_core::{Dialect, time::Alarm};
+use steadfast_chat::{ChatResponse, EventStream};
+use steadfast_client::dialect::{Caller, StreamEncoder, codec};
+use steadfast_core::{Dialect, Failure, time::Alarm};
 use tokio::time::Instant;
 
 use super::{array::ArrayEncoder, record::Record, wake::WakeFlag};
@@ -23,12 +23,77 @@ use crate::secrets::Mask;
 /// and nothing ever waits for more.
 const COALESCE: usize = 16 * 1024;
 
+/// A call that has not been answered yet.
+pub(super) type AnswerFuture = Pin<Box<dyn Future<Output = Result<ChatResponse, Failure>> + Send>>;
+
+/// How long a stream that is broken off waits behind its error event, so that the event is on its way before the end:
+/// 100 ms.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Where the events of a streamed answer come from.
+pub(super) enum EventSource {
+    /// The head was sent before there was an answer.
+    Opening {
+        /// Brings the answer, with its retries and failovers.
+        call: AnswerFuture,
+        /// For its encoder.
+        addressee: Caller,
+    },
+    /// The answer has begun.
+    Open {
+        /// Its events.
+        events: EventStream,
+        /// Writes them.
+        encoder: StreamEncoder,
+    },
+}
+
+impl EventSource {
+    /// The next event, written for the caller.
+    fn poll_next(
+        &mut self,
+        dialect: Dialect,
+        record: &mut Record,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Failure>>> {
+        loop {
+            match self {
+                Self::Opening { call, addressee } => {
+                    let response = match std::task::ready!(call.as_mut().poll(cx)) {
+                        Ok(response) => response,
+                        Err(failure) => return Poll::Ready(Some(Err(failure))),
+                    };
+                    record.answered(&response.head);
+                    let (head, events) = response.into_parts();
+                    let encoder = StreamEncoder::new(dialect, addressee, head.dialect);
+                    *self = Self::Open { events, encoder };
+                }
+                Self::Open { events, encoder } => {
+                    let event = std::task::ready!(events.as_mut().poll_next(cx));
+                    return Poll::Ready(event.map(|event| {
+                        let event = event?;
+                        if let Some(usage) = event.usage() {
+                            record.used(usage);
+                        }
+                        encoder.encode_owned(event)
+                    }));
+                }
+            }
+        }
+    }
+}
+
+/// A stream was broken off behind an event that says why: its caller's SDK takes an end for a good one.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer failed, which the event before this says")]
+pub(super) struct BrokenOff;
+
 /// The body of a streamed answer. It ends as the answer ends; a failure becomes the dialect's
-/// error event, after which it ends without a terminal event. Dropping it cancels the call.
+/// error event, after which it ends without a terminal event, or breaks off where the dialect's SDKs would
+/// miss the event. Dropping it cancels the call.
 pub(super) struct StreamBody {
     dialect: Dialect,
-    events: EventStream,
-    encoder: StreamEncoder,
+    source: EventSource,
     /// Of a JSON array, as Gemini's dialect streams unless asked for events.
     array: Option<ArrayEncoder>,
     keepalive: Duration,
@@ -42,6 +107,8 @@ pub(super) struct StreamBody {
     record: Record,
     mask: Mask,
     over: bool,
+    /// When it breaks off.
+    breaks: Option<Alarm>,
     /// Woken when there may be more.
     wake: Arc<WakeFlag>,
     /// Of the flag.
@@ -55,13 +122,16 @@ pub(super) struct StreamBody {
 impl StreamBody {
     pub(super) fn new(
         dialect: Dialect,
-        events: EventStream,
-        encoder: StreamEncoder,
+        source: EventSource,
         array: Option<ArrayEncoder>,
         keepalive: Duration,
         record: Record,
         mask: Mask,
     ) -> Self {
+        let now = Instant::now();
+        // Whoever has heard nothing has waited long enough.
+        let waited = matches!(source, EventSource::Opening { .. });
+        let since = if waited { now.checked_sub(keepalive).unwrap_or(now) } else { now };
         let wake = Arc::new(WakeFlag::default());
         let waker = Waker::from(wake.clone());
         Self {
@@ -70,16 +140,16 @@ impl StreamBody {
             drained: false,
             silent_until_woken: false,
             dialect,
-            events,
-            encoder,
+            source,
             array,
             keepalive,
             silence: None,
-            since: Instant::now(),
-            spoke: true,
+            since,
+            spoke: !waited,
             record,
             mask,
             over: false,
+            breaks: None,
         }
     }
 
@@ -88,7 +158,7 @@ impl StreamBody {
         let mut out = Out::default();
         let cx = &mut Context::from_waker(&self.waker);
         while !self.over && out.len() < COALESCE {
-            let step = match self.events.as_mut().poll_next(cx) {
+            let step = match self.source.poll_next(self.dialect, &mut self.record, cx) {
                 Poll::Pending => {
                     self.drained = true;
                     break;
@@ -98,21 +168,19 @@ impl StreamBody {
                     self.record.done();
                     Ok(self.array.as_mut().map_or_else(Bytes::new, ArrayEncoder::end))
                 }
-                Poll::Ready(Some(Ok(event))) => {
-                    if let Some(usage) = event.usage() {
-                        self.record.used(usage);
-                    }
-                    self.encoder.encode_owned(event).map(|frames| match &mut self.array {
-                        Some(array) => array.frames(&frames),
-                        None => frames,
-                    })
-                }
+                Poll::Ready(Some(Ok(frames))) => Ok(match &mut self.array {
+                    Some(array) => array.frames(&frames),
+                    None => frames,
+                }),
                 Poll::Ready(Some(Err(failure))) => Err(failure),
             };
             match step {
                 Ok(bytes) => out.push(bytes),
                 Err(failure) => {
                     self.over = true;
+                    if self.array.is_none() && codec(self.dialect).facts().error_breaks_off {
+                        self.breaks = Some(Alarm::at(Instant::now() + LINGER));
+                    }
                     let frame = codec(self.dialect).encode_stream_error(&failure);
                     let frame = self.mask.bytes(frame);
                     out.push(match &mut self.array {
@@ -158,12 +226,12 @@ impl StreamBody {
 
 impl Body for StreamBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let this = &mut *self;
         this.wake.forward_to(cx.waker());
         if this.wake.take() {
@@ -176,7 +244,10 @@ impl Body for StreamBody {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         if this.over {
-            return Poll::Ready(None);
+            let Some(breaks) = &mut this.breaks else { return Poll::Ready(None) };
+            std::task::ready!(breaks.poll(cx));
+            this.breaks = None;
+            return Poll::Ready(Some(Err(BrokenOff)));
         }
         if !this.silent_until_woken {
             if let Poll::Ready(bytes) = this.poll_keepalive() {
@@ -188,7 +259,7 @@ impl Body for StreamBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over
+        self.over && self.breaks.is_none()
     }
 }
 

@@ -132,6 +132,18 @@ fn waiting_within(mut budget: BudgetPolicy, server: &ServerConfig) -> BudgetPoli
 /// Says at which key of the file an error is.
 type At<'a> = &'a dyn Fn(&str, &dyn fmt::Display) -> ConfigErrors;
 
+/// Which chain requests of `config` take.
+///
+/// # Errors
+///
+/// When a chain of it is none.
+pub(super) fn choose(config: &Config, source: &Source) -> Result<Choose, ConfigErrors> {
+    let at = |key: &str, error: &dyn fmt::Display| {
+        ConfigErrors::from(source.error(key, error.to_string()))
+    };
+    Choose::of(config, &config.chain(), &at).map(|(_, choose)| choose)
+}
+
 fn failover(config: &Config, at: At<'_>) -> Result<CooldownFailoverLayer<Choose>, ConfigErrors> {
     let names = config.chain();
     let chain = chain(config, &names).map_err(|error| at("failover.chain", &error))?;
@@ -183,6 +195,7 @@ fn compaction(
         .with_spend(given.spend)
         .with_deferred(given.deferred)
         .with_models(models.models())
+        .with_counter(models.counter())
         .with_targets(move |target| facts.facts(target)))
 }
 
@@ -300,7 +313,7 @@ pub(super) fn chain(
     Chain::new(links.iter().flat_map(link))
 }
 
-fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
+pub(super) fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
     let mut spec = TargetSpec::new(provider.name.clone()).with_dialect(provider.dialect);
     spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
     spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));

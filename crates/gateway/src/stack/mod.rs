@@ -1,5 +1,8 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod catalog;
+mod count;
+mod embed;
 mod escalation;
 mod gauges;
 mod identity;
@@ -17,9 +20,10 @@ use std::{
     sync::Arc,
 };
 
+pub(crate) use self::count::{Counted, Counting, Lesson};
 pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
-use self::{identity::Identities, models::ModelLimits};
+use self::{catalog::Catalog, embed::Embeddings, identity::Identities, models::ModelLimits};
 pub use self::{
     report::{Line, Report},
     route::RouteStack,
@@ -35,14 +39,14 @@ use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
 use steadfast::{
-    ChatRequest, Handles, SpendAccount, Target,
+    Handles, SpendAccount, Stack, Target,
     client::{
         ClientBody, Credential, LlmClient, Provider, Providers, Secret, transport::Transport,
     },
-    compact::Models,
+    compact::{Counter, Models},
 };
-use steadfast_core::BoxError;
-use tower::Service;
+use steadfast_core::{BoxError, Call};
+use tower::{Service, util::BoxCloneSyncService};
 
 /// The running stacks and their handles; cheap to clone.
 #[derive(Clone)]
@@ -51,9 +55,10 @@ pub struct Gateway(Arc<Inner>);
 struct Inner {
     /// In the order of the file; the last one takes every request.
     routes: Vec<RouteStack>,
+    counting: Counting,
     /// What may be asked: each provider of the chains, with each of its keys.
     targets: Vec<Target>,
-    models: Vec<String>,
+    catalog: Catalog,
     /// Every model that the configuration names.
     names: BTreeSet<String>,
     /// Of every tenant and key that the configuration names.
@@ -70,6 +75,7 @@ struct Inner {
 struct Kept {
     transport: Transport,
     models: Arc<Models>,
+    counter: Arc<Counter>,
     summariser: Option<Handles>,
 }
 
@@ -162,7 +168,8 @@ impl Gateway {
     {
         let kept = before.map(|before| &before.0.kept);
         let known = kept.map(|kept| kept.models.clone()).unwrap_or_default();
-        let limits = ModelLimits::of(config, known.clone());
+        let counter = kept.map(|kept| kept.counter.clone()).unwrap_or_default();
+        let limits = ModelLimits::of(config, known.clone()).with_counter(counter.clone());
         let address = escalation::address(config, source)?;
         let mut secrets = secrets(config, client.providers());
         secrets.extend(address.iter().filter_map(|(_, secret)| secret.clone()));
@@ -193,7 +200,8 @@ impl Gateway {
             let stack = layers::stack(&own, source, &limits, summaries, &spend, &masks)?;
             let stack = stack.with_escalation(escalation.clone());
             let pipeline = own.timeout.deadline.pipeline;
-            stacks.push((name, route, own.chain(), pipeline, stack));
+            let choose = layers::choose(&own, source)?;
+            stacks.push((name, route, own, choose, pipeline, stack));
         }
 
         let base = match before {
@@ -207,25 +215,46 @@ impl Gateway {
         // Nothing else sets it.
         let _ = health.set(handles.failover.clone());
         let mut routes = Vec::new();
-        for (name, route, chain, pipeline, stack) in stacks {
+        let embeddings = |config: &Config, stack: &Stack<layers::Choose>| {
+            let boxed = |stack: steadfast::EmbedStack| stack.boxed(client.clone().embeddings());
+            let made = Embeddings::of(config, stack, boxed);
+            made.map_err(|error| source.error("failover.chain", error.to_string()))
+        };
+        for (name, route, own, choose, pipeline, stack) in stacks {
             let stack = stack.sharing(&handles);
             routes.push(RouteStack {
                 name: name.into(),
                 when: Some(route.clone()),
                 handles: stack.handles(),
+                embeddings: embeddings(&own, &stack)?,
+                choose,
                 service: stack.boxed(client.clone()),
-                chain,
+                chain: own.chain(),
                 pipeline,
             });
         }
+        let catalog = Catalog::new(config, models(config), client.clone());
+        let counting = BoxCloneSyncService::new(client.clone().counting());
+        let counting = Counting::new(counting, counter.clone());
+        let (embeddings, choose) = (embeddings(config, &base)?, layers::choose(config, source)?);
         let service = base.boxed(client);
         let chain = config.chain();
         let pipeline = config.timeout.deadline.pipeline;
         let name = DEFAULT.into();
-        routes.push(RouteStack { name, when: None, service, handles, chain, pipeline });
+        let when = None;
+        routes.push(RouteStack {
+            name,
+            when,
+            service,
+            embeddings,
+            choose,
+            handles,
+            chain,
+            pipeline,
+        });
         Ok(Self(Arc::new(Inner {
             targets: targets(config, &routes),
-            models: models(config),
+            catalog,
             names: names(config),
             accounts: accounts(config),
             aliases: config.aliases.clone(),
@@ -234,9 +263,11 @@ impl Gateway {
             kept: Kept {
                 transport,
                 models: known,
+                counter,
                 summariser: summariser.map(|(_, handles)| handles),
             },
             routes,
+            counting,
         })))
     }
 
@@ -262,8 +293,13 @@ impl Gateway {
         &self.0.routes
     }
 
+    /// Who counts tokens.
+    pub(crate) fn counting(&self) -> &Counting {
+        &self.0.counting
+    }
+
     /// The route that `request` takes.
-    pub fn route(&self, request: &ChatRequest) -> &RouteStack {
+    pub fn route(&self, request: &impl Call) -> &RouteStack {
         let found = self.0.routes.iter().find(|route| route.takes(request));
         found.unwrap_or_else(|| self.base())
     }
@@ -288,9 +324,14 @@ impl Gateway {
         self.base().chain()
     }
 
-    /// The models and aliases that can be asked for by name.
-    pub fn models(&self) -> &[String] {
-        &self.0.models
+    /// The models that can be asked for by name.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.0.catalog
+    }
+
+    /// Whether `model` is publicly known.
+    pub(crate) fn is_public(&self, model: &str) -> bool {
+        self.0.kept.models.has(model)
     }
 
     /// Whether some provider of a chain may be asked with some key. One that is only cooling may: a cooldown

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use steadfast::{
-    compact::{Models, TargetFacts, TokenLimits},
+    compact::{Counter, Models, TargetFacts, TokenLimits},
     recover::OutputLimits,
 };
 use steadfast_core::Target;
@@ -14,6 +14,7 @@ use crate::config::{Config, ProviderConfig};
 #[derive(Clone, Debug)]
 pub(crate) struct ModelLimits {
     models: Arc<Models>,
+    counter: Arc<Counter>,
     providers: Arc<HashMap<String, Stated>>,
 }
 
@@ -36,7 +37,18 @@ impl Stated {
 impl ModelLimits {
     pub(super) fn of(config: &Config, models: Arc<Models>) -> Self {
         let providers = config.providers.iter().map(|p| (p.name.clone(), Stated::of(p))).collect();
-        Self { models, providers: Arc::new(providers) }
+        Self { models, counter: Arc::default(), providers: Arc::new(providers) }
+    }
+
+    /// With this counter, and what it has learned.
+    pub(super) fn with_counter(mut self, counter: Arc<Counter>) -> Self {
+        self.counter = counter;
+        self
+    }
+
+    /// Counts tokens, and learns while serving.
+    pub(super) fn counter(&self) -> Arc<Counter> {
+        self.counter.clone()
     }
 
     /// The limits of `target`, as far as they are known.

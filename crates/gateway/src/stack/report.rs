@@ -60,6 +60,9 @@ pub struct Report {
     pub worst_attempts: u64,
     /// The longest one request can take, in milliseconds.
     pub worst_ms: u64,
+    /// How long a caller who streams may hear nothing before the status is sent, in milliseconds; from then on a
+    /// failure is an event. `None`: until there is content.
+    pub early_keepalive_ms: Option<u64>,
 }
 
 /// One number.
@@ -127,6 +130,7 @@ impl Report {
             worst_calls: calls,
             worst_attempts: attempts.saturating_mul(calls),
             worst_ms: u64::try_from(pipeline).unwrap_or(u64::MAX),
+            early_keepalive_ms: config.server.early_keepalive.map(steadfast_core::time::millis),
         })
     }
 }
@@ -168,7 +172,20 @@ impl fmt::Display for Report {
             self.attempts_a_call,
             self.worst_calls,
             show(Duration::from_millis(self.worst_ms)),
-        )
+        )?;
+        match self.early_keepalive_ms {
+            Some(early) => writeln!(
+                f,
+                "a caller who streams hears something after {} at most, and pays for it: a failure after that is an \
+                 event\nof a stream that began with 200, no status (`server.early_keepalive_s`)",
+                show(Duration::from_millis(early)),
+            ),
+            None => writeln!(
+                f,
+                "a caller who streams hears nothing until there is content: each failure before has its status, and \
+                 what\nwaits less than all retries take gives up before (`server.early_keepalive_s`)",
+            ),
+        }
     }
 }
 

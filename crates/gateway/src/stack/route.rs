@@ -2,8 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use steadfast::{ChatRequest, ChatService, Handles};
+use steadfast::{
+    ChatRequest, ChatService, EmbedService, Handles,
+    failover::{ChooseChain, NextTarget},
+};
+use steadfast_core::{Call, Dialect};
 
+use super::{embed::Embeddings, layers::Choose};
 use crate::config::{Link, RouteConfig};
 
 /// What a request goes through: the file's own stack, or that of a `[routes.NAME]`.
@@ -12,6 +17,8 @@ pub struct RouteStack {
     /// `None` takes every request.
     pub(super) when: Option<RouteConfig>,
     pub(super) service: ChatService,
+    pub(super) embeddings: Embeddings,
+    pub(super) choose: Choose,
     pub(super) handles: Handles,
     pub(super) chain: Vec<Link>,
     pub(super) pipeline: Duration,
@@ -26,6 +33,17 @@ impl RouteStack {
     /// The stack, to be called.
     pub fn service(&self) -> ChatService {
         self.service.clone()
+    }
+
+    /// The stack for embeddings in `dialect`; `None` where no provider of the chain has them in that.
+    pub fn embeddings(&self, dialect: Dialect) -> Option<EmbedService> {
+        self.embeddings.service(dialect)
+    }
+
+    /// Where `request` would go now.
+    pub(crate) fn next_target(&self, request: &ChatRequest) -> NextTarget {
+        let chain = self.choose.choose(request, &request.needs());
+        self.handles.failover.next_target(chain, request)
     }
 
     /// The longest time of a call.
@@ -43,10 +61,10 @@ impl RouteStack {
         &self.chain
     }
 
-    pub(super) fn takes(&self, request: &ChatRequest) -> bool {
-        let context = &request.context;
-        let takes =
-            |when: &RouteConfig| when.takes(&request.model, context.tenant(), context.agent());
+    pub(super) fn takes(&self, request: &impl Call) -> bool {
+        let context = request.context();
+        let model = request.model().unwrap_or_default();
+        let takes = |when: &RouteConfig| when.takes(model, context.tenant(), context.agent());
         self.when.as_ref().is_none_or(takes)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast::{Handles, Spend, Target};
+use steadfast::{Handles, RefusedParameter, Spend, Target};
 use tokio::time::Instant;
 
 use super::{RouteStack, escalation, gauges};
@@ -198,6 +198,10 @@ fn compaction(handles: &Handles) -> Value {
         "repaired": done.counts.repaired,
         "learned": done.learned.iter().map(|(model, window)| {
             json!({ "model": model, "window": window })
+        }).collect::<Vec<_>>(),
+        "refused": done.refused.iter().map(|(provider, model, parameter)| {
+            let RefusedParameter { name, most } = parameter;
+            json!({ "provider": provider, "model": model, "parameter": name, "most": most })
         }).collect::<Vec<_>>(),
         "breakers": done.breakers.iter().map(|(tenant, state)| {
             json!({ "tenant": tenant, "state": state.as_str() })

@@ -227,13 +227,20 @@ pub fn broken(events: &[Event], at: usize, failure: Failure) -> Vec<ModelStep> {
 /// How many of `events` a caller gets when the stream breaks after them, and the resume point then: a
 /// tool call that is not complete is held back.
 pub fn delivered(events: &[Event]) -> (usize, ResumePoint) {
-    let point = |count: &usize| {
-        let mut partial = Partial::new(1 << 20);
-        events[..*count].iter().for_each(|event| partial.see(event));
-        partial.resume_point()
-    };
-    let count = (0..=events.len()).rev().find(|count| point(count) != ResumePoint::InCall);
-    count.map(|count| (count, point(&count))).unwrap()
+    let mut open = None;
+    for (at, event) in events.iter().enumerate() {
+        for delta in &event.deltas {
+            match delta {
+                Delta::ToolCall { .. } => open = Some(at),
+                Delta::Text { .. } | Delta::Thinking { .. } | Delta::Stop(_) => open = None,
+                _ => {}
+            }
+        }
+    }
+    let shown = open.unwrap_or(events.len());
+    let mut partial = Partial::new(1 << 20);
+    events[..shown].iter().for_each(|event| partial.see(event));
+    (shown, partial.resume_point())
 }
 
 /// What a caller received.

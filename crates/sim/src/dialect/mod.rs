@@ -1,4 +1,4 @@
-//! The three dialects: routes, keys, rules, error messages and wire formats.
+//! The dialects: routes, keys, rules, error messages and wire formats.
 
 pub(crate) mod anthropic;
 pub(crate) mod gemini;
@@ -29,12 +29,16 @@ use crate::wire::{FaultRender, Frame};
 pub(crate) enum Route {
     /// An answer. Gemini names the model and the form in the path.
     Generate { model: Option<String>, stream: Option<bool> },
+    /// Vectors of texts. Gemini names the model in the path, and has another one for a single text.
+    Embed { model: Option<String>, single: bool },
     /// A token count.
     Count { model: Option<String> },
     /// The list of models.
     Models,
     /// One model.
     Model(String),
+    /// Whether anybody is there: asked by an agent before it has a key, and by connection checks.
+    Hello,
     /// A path that this provider does not have.
     Unknown,
 }
@@ -182,6 +186,8 @@ pub(crate) struct Check<'a> {
     pub(crate) signer: &'a Signer,
     pub(crate) refuse_unknown: bool,
     pub(crate) signatures: bool,
+    /// Thinking is bound to its prefix (Anthropic).
+    pub(crate) bound_thinking: bool,
     /// A request to count tokens, which needs no output limit.
     pub(crate) counting: bool,
     pub(crate) memory: &'a Memory,
@@ -271,6 +277,16 @@ pub(crate) fn check(dialect: Dialect, check: &Check<'_>) -> Result<(), Refusal> 
 /// Reads a request that passed the rules.
 pub(crate) fn read(dialect: Dialect, request: &mut SimRequest) {
     dispatch!(dialect, read::read(request));
+}
+
+/// How many results of tools a conversation has; readable before anything was checked.
+pub(crate) fn tool_results(dialect: Dialect, body: &Value) -> usize {
+    dispatch!(dialect, read::tool_results(body))
+}
+
+/// The schema of the JSON that a request wants instead of text.
+pub(crate) fn schema(dialect: Dialect, body: &Value) -> Option<&Value> {
+    dispatch!(dialect, read::schema(body)).filter(|schema| schema.is_object())
 }
 
 /// A whole answer.

@@ -44,6 +44,7 @@ impl Service<ChatRequest> for Client {
         ready(next.map(|events| {
             let mut head = Head::new(Dialect::OpenAi);
             head.stream = request.stream;
+            head.target.clone_from(&request.context.target);
             let events = Box::pin(tokio_stream::iter(events)) as EventStream;
             ChatResponse::new(head, events)
         }))

@@ -11,18 +11,22 @@ use serde::Deserialize;
 use steadfast_chat::{
     RawJson, Tool, ToolCall, ToolFailure, ToolFailureKind, ToolInvocation, ToolResult,
 };
-use steadfast_core::{Deadline, Failure, RecoveryLog};
+use steadfast_core::{CallContext, Deadline, Failure, RecoveryLog};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use super::{CommandEnd, CommandError, CommandOutput, CommandRunner, Script};
-use crate::timeout::{ABORTED, report, timed_out};
+use crate::timeout::{ABORTED, not_made, report, timed_out};
 
 /// A shell as a tool: a service that runs the `command` of each call.
 ///
 /// A call has the arguments `command`, and if the model likes `timeout_ms` and `cwd`. Its result is what the
 /// command wrote, and how it ended unless that was with status 0. A status other than 0 is a failed result of
 /// the kind [`Exit`](ToolFailureKind::Exit). It ends shortly before the deadline of the request's context, which a
-/// [`ToolTimeoutLayer`](crate::ToolTimeoutLayer) sets, so that the model gets what was written by then.
+/// [`ToolTimeoutLayer`](crate::ToolTimeoutLayer) sets, so that the model gets what was written by then; one that
+/// does not end by itself in time is killed at the deadline, and its output is lost. A command whose deadline is
+/// over when it comes, or which has been aborted by then, is not started, with that layer or without.
 ///
 /// ```
 /// # #[cfg(unix)]
@@ -94,13 +98,30 @@ impl ShellTool {
         runner: CommandRunner,
         call: ToolCall,
         log: RecoveryLog,
-        script: Result<Script, String>,
+        deadline: Option<Deadline>,
+        abort: CancellationToken,
     ) -> ToolResult {
-        let script = match script {
+        let aborted = abort.is_cancelled();
+        if aborted || deadline.is_some_and(Deadline::is_past) {
+            let (kind, text) = not_made(aborted, &call.name, &log);
+            return ToolResult::failed(&call, kind, text);
+        }
+        let script = match script(&call, deadline, abort) {
             Ok(script) => script,
             Err(wrong) => return ToolResult::failed(&call, ToolFailureKind::Arguments, wrong),
         };
-        match runner.run(script).await {
+        let (began, running) = (Instant::now(), runner.run(script));
+        let ended = match deadline {
+            // Its own time is over earlier, but then come the grace and the last output.
+            Some(deadline) => timeout_at(deadline.instant(), running).await,
+            None => Ok(running.await),
+        };
+        let Ok(ended) = ended else {
+            let elapsed = began.elapsed();
+            report(false, &call.name, elapsed, &log);
+            return ToolResult::failed(&call, ToolFailureKind::TimedOut, timed_out(elapsed));
+        };
+        match ended {
             Ok(done) => {
                 if matches!(done.end, CommandEnd::TimedOut | CommandEnd::Aborted) {
                     report(done.end == CommandEnd::Aborted, &call.name, done.elapsed, &log);
@@ -129,26 +150,30 @@ impl<R: ToolInvocation> Service<R> for ShellTool {
 
     fn call(&mut self, request: R) -> Self::Future {
         let (runner, call) = (self.runner.clone(), request.call().clone());
-        let log = request.context().log.clone();
-        let script = script(&request);
-        Box::pin(async move { Ok(Self::run(runner, call, log, script).await) })
+        let CallContext { log, deadline, .. } = request.context();
+        let (log, deadline, abort) = (log.clone(), *deadline, request.abort().clone());
+        Box::pin(async move { Ok(Self::run(runner, call, log, deadline, abort).await) })
     }
 }
 
 /// What to run; what is wrong with the call, if anything.
-fn script<R: ToolInvocation>(request: &R) -> Result<Script, String> {
-    let arguments = serde_json::from_str::<ShellArguments>(&request.call().arguments);
+fn script(
+    call: &ToolCall,
+    deadline: Option<Deadline>,
+    abort: CancellationToken,
+) -> Result<Script, String> {
+    let arguments = serde_json::from_str::<ShellArguments>(&call.arguments);
     let arguments = arguments.map_err(|error| {
         format!(
             "The arguments can not be used: {error}. They are an object with `command`, a text."
         )
     })?;
-    let mut script = Script::new(arguments.command).aborted_by(request.abort().clone());
+    let mut script = Script::new(arguments.command).aborted_by(abort);
     if let Some(dir) = arguments.cwd.filter(|dir| !dir.is_empty()) {
         script = script.in_dir(dir);
     }
     let asked = arguments.timeout_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
-    let left = request.context().deadline.map(Deadline::remaining);
+    let left = deadline.map(Deadline::remaining);
     let left = left.map(|left| left.saturating_sub(MARGIN.min(left / 4)));
     if let Some(time) = asked.into_iter().chain(left).min() {
         script = script.within(time);

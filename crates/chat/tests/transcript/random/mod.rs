@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use steadfast_chat::{
     ChatRequest, Message, Part, Role,
-    transcript::{TranscriptRule, TranscriptRules, repair, validate},
+    transcript::{TranscriptRule, TranscriptRules, open_loop, repair, unbind_edited, validate},
 };
 use steadfast_core::Dialect;
 
@@ -70,6 +70,36 @@ proptest! {
         prop_assert_eq!(&request.params, &before.params);
         // The oracle accepts what is valid, so that its refusals below mean something.
         prop_assert_eq!(accepts(&encode(&request, dialect, true), dialect), Ok(()));
+    }
+
+    #[test]
+    fn an_edit_leaves_no_thinking_that_it_unbinds(plan in plan(), at in any::<prop::sample::Index>()) {
+        let rules = TranscriptRules::for_dialect(Dialect::Anthropic);
+        let mut request = write(Dialect::Anthropic, &plan);
+        let is_callers = |message: &Message| {
+            let has_text = message.parts().iter().any(|part| part.as_text().is_some());
+            message.role() == Role::User && has_text
+        };
+        let editable: Vec<_> =
+            (0..request.messages.len()).filter(|index| is_callers(&request.messages[*index])).collect();
+        prop_assume!(!editable.is_empty());
+        let edited = editable[at.index(editable.len())];
+        let before = request.messages.clone();
+        request.messages.make_mut()[edited].parts_mut().push(Part::text("and one thing more"));
+        let open = open_loop(&request, &rules);
+        let dropped = unbind_edited(&mut request, &rules, &before);
+        prop_assert_eq!(unbind_edited(&mut request, &rules, &before), 0, "once is enough");
+        prop_assert!(validate(&request, &rules).is_ok(), "{:?}", validate(&request, &rules));
+        let thinking = |list: &[Message]| -> Vec<Part> {
+            list.iter().flat_map(Message::parts).filter(|part| part.is_thinking()).cloned().collect()
+        };
+        // All that is in front of it stays, but for the beginning of a loop that goes whole.
+        let mut kept = edited;
+        if open.contains(&edited) && dropped > 0 {
+            kept = open.start;
+        }
+        prop_assert_eq!(thinking(&request.messages), thinking(&before[..kept]));
+        prop_assert_eq!(texts(&request).len(), texts(&ChatRequest::new(before)).len() + 1);
     }
 
     #[test]

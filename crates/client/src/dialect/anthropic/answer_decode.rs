@@ -6,16 +6,16 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast_chat::Deltas;
-use steadfast_chat::{Delta, Event, Frame, Opaque, RawJson, surrogates};
+use steadfast_chat::{Citation, Delta, Event, Frame, Opaque, RawJson, surrogates};
 use steadfast_core::Failure;
 
 use super::{
-    DIALECT,
+    DIALECT, citations,
     stop::{self, Wire},
 };
 use crate::{
     dialect::{DecodeFrames, DecodedFrame, fault, range_of},
-    json::{Raw, Str, TextPieces},
+    json::{Raw, Str, TextPieces, items},
     sse::SseFrame,
 };
 
@@ -72,6 +72,8 @@ struct Block<'a> {
     name: Option<Str<'a>>,
     #[serde(borrow)]
     input: Option<Raw<'a>>,
+    #[serde(borrow)]
+    citations: Option<Raw<'a>>,
 }
 
 /// The delta of a block, or of the message.
@@ -87,6 +89,8 @@ struct Change<'a> {
     signature: Option<Str<'a>>,
     #[serde(borrow)]
     partial_json: Option<Raw<'a>>,
+    #[serde(borrow)]
+    citation: Option<Raw<'a>>,
     #[serde(borrow)]
     stop_reason: Option<Str<'a>>,
     #[serde(borrow)]
@@ -137,6 +141,8 @@ pub(super) struct Frames {
     called: bool,
     /// The stop reason has come.
     stopped: bool,
+    /// How much text has come, in characters.
+    chars: u64,
 }
 
 /// A block that is open.
@@ -148,7 +154,12 @@ struct Open {
 
 #[derive(Debug)]
 enum Kind {
-    Text(TextPieces),
+    Text {
+        pieces: TextPieces,
+        /// Where it begins in the answer's text, in characters.
+        start: u64,
+        citations: Vec<Citation>,
+    },
     Thinking(TextPieces),
     Redacted,
     Call {
@@ -236,6 +247,12 @@ impl DecodeFrames for Frames {
         Ok(decoded)
     }
 
+    fn repeated(&mut self, delta: &Delta) {
+        if let Delta::Text { text, .. } = delta {
+            self.chars += text.chars().count() as u64;
+        }
+    }
+
     fn finish(&mut self, _: Option<&SseFrame>) -> Option<Event> {
         None
     }
@@ -261,8 +278,14 @@ impl Frames {
             "text" => {
                 let text = block.text.map(|raw| pieces.push(raw)).transpose().map_err(malformed)?;
                 let text = text.filter(|text| !text.is_empty()).map(Cow::into_owned);
-                deltas.extend(text.map(|text| Delta::Text { index, text }));
-                Kind::Text(pieces)
+                let start = self.chars;
+                if let Some(text) = text {
+                    self.chars += text.chars().count() as u64;
+                    deltas.push(Delta::Text { index, text });
+                }
+                let sources = block.citations.and_then(|raw| items(raw).ok()).unwrap_or_default();
+                let citations = sources.into_iter().filter_map(citations::read).collect();
+                Kind::Text { pieces, start, citations }
             }
             "thinking" => {
                 let text = block.thinking.map(|raw| pieces.push(raw)).transpose();
@@ -315,10 +338,16 @@ impl Frames {
         let is_piece = |raw: Option<Raw<'_>>| raw.is_some_and(|raw| raw.get() != "\"\"");
         let mut content = false;
         match (change.kind.as_ref().map(|kind| &*kind.0), &mut open.kind) {
-            (Some("text_delta"), Kind::Text(pieces)) => {
+            (Some("text_delta"), Kind::Text { pieces, .. }) => {
                 content = is_piece(change.text);
                 let text = change.text.map(|raw| pieces.push(raw)).transpose()?;
-                deltas.extend(text.map(|text| Delta::Text { index, text: text.into_owned() }));
+                if let Some(text) = text {
+                    self.chars += text.chars().count() as u64;
+                    deltas.push(Delta::Text { index, text: text.into_owned() });
+                }
+            }
+            (Some("citations_delta"), Kind::Text { citations, .. }) => {
+                citations.extend(change.citation.and_then(citations::read));
             }
             (Some("thinking_delta"), Kind::Thinking(pieces)) => {
                 content = is_piece(change.thinking);
@@ -343,7 +372,7 @@ impl Frames {
                     input.push_str(&pieces.push(raw)?);
                 }
             }
-            // Citations and whatever else: the frame has them.
+            // Whatever else: the frame has it.
             _ => {}
         }
         Ok(content)
@@ -352,7 +381,9 @@ impl Frames {
     /// Whether half of a character of a block's text has come.
     fn waits(&self, at: u64) -> bool {
         match self.open.get(&at) {
-            Some(Open { kind: Kind::Text(pieces) | Kind::Thinking(pieces), .. }) => pieces.waits(),
+            Some(Open { kind: Kind::Text { pieces, .. } | Kind::Thinking(pieces), .. }) => {
+                pieces.waits()
+            }
             _ => false,
         }
     }
@@ -360,8 +391,15 @@ impl Frames {
     fn end(&mut self, at: u64, deltas: &mut Deltas) {
         let Some(Open { block: index, kind }) = self.open.remove(&at) else { return };
         match kind {
-            Kind::Text(mut pieces) => {
-                deltas.extend(pieces.end().map(|text| Delta::Text { index, text }));
+            Kind::Text { mut pieces, start, mut citations } => {
+                if let Some(text) = pieces.end() {
+                    self.chars += text.chars().count() as u64;
+                    deltas.push(Delta::Text { index, text });
+                }
+                if !citations.is_empty() {
+                    citations.iter_mut().for_each(|it| it.range = Some((start, self.chars)));
+                    deltas.push(Delta::Citations(citations));
+                }
             }
             Kind::Thinking(mut pieces) => {
                 deltas.extend(pieces.end().map(|text| Delta::Thinking { index, text }));

@@ -1,9 +1,9 @@
 //! An answer for a caller, written: whole, or event by event.
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Part};
+use steadfast_chat::{Citation, Completion, Part};
 
-use super::{DIALECT, stop};
+use super::{DIALECT, citations, stop};
 use crate::{
     dialect::{Caller, calls::arguments},
     json::{Array, Object},
@@ -18,8 +18,8 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
         head(object, answer.id.as_deref(), answer.model.as_deref(), caller);
         {
             let mut content = object.array("content");
-            for part in &answer.parts {
-                block(&mut content, part, own);
+            for (at, part) in answer.parts.iter().enumerate() {
+                block(&mut content, part, own, citations::of_block(answer, at));
             }
         }
         let stop = answer.stop.as_ref();
@@ -47,12 +47,23 @@ pub(super) fn head(
         .put("model", model.unwrap_or(&caller.model));
 }
 
-fn block(list: &mut Array<'_>, part: &Part, own: bool) {
+fn block<'a>(
+    list: &mut Array<'_>,
+    part: &Part,
+    own: bool,
+    sources: impl Iterator<Item = &'a Citation>,
+) {
     match part {
         // Refused as history, so left out.
         Part::Text(text) if text.text.is_empty() => {}
         Part::Text(text) => {
-            list.object().put("type", "text").put("text", &text.text);
+            let mut block = list.object();
+            block.put("type", "text").put("text", &text.text);
+            let mut sources = sources.peekable();
+            if sources.peek().is_some() {
+                let mut list = block.array("citations");
+                sources.for_each(|source| citations::put(&mut list.object(), source));
+            }
         }
         Part::Thinking(thinking) => {
             let signature = thinking.signature.as_deref().filter(|_| own).unwrap_or_default();

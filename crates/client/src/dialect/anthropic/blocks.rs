@@ -2,19 +2,22 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use steadfast_chat::{
-    ChatRequest, Media, MediaKind, MediaSource, Message, Part, RawJson, ResponseFormat, Role, Text,
-    ToolResult,
+    ChatRequest, Media, MediaKind, MediaSource, Message, Opaque, Part, RawJson, ResponseFormat,
+    Role, Text, ToolResult,
 };
 use steadfast_core::{Dialect, Failure};
 
-use super::DIALECT;
+use super::{
+    DIALECT,
+    cache::{can_be_marked, is_marked, mark},
+};
 use crate::{
     dialect::{
         calls::{Calls, arguments},
         fault,
         media::mime_of,
         schema::json_schema,
-        turns::{Item, Turn, instructions, opaque_text, turns},
+        turns::{Item, Turn, instructions, turns},
     },
     json::{Array, quoted, text_of},
 };
@@ -65,23 +68,29 @@ pub(super) fn system(request: &ChatRequest, format: Option<&ResponseFormat>) -> 
             _ => None,
         }));
     }
+    let marked = is_marked(request);
     match (texts.as_slice(), &instruction) {
         ([], None) => return None,
-        ([], Some(instruction)) => return Some(quoted(instruction)),
-        ([(text, _)], None) if text.extra.is_none() => return Some(quoted(&text.text)),
+        ([], Some(instruction)) if !marked => return Some(quoted(instruction)),
+        ([(text, _)], None) if text.extra.is_none() && !marked => return Some(quoted(&text.text)),
         _ => {}
     }
     let mut out = Vec::new();
     {
         let mut list = Array::new(&mut out);
-        for (text, own) in texts {
-            list.object()
+        let last = texts.len() - usize::from(instruction.is_none());
+        for (at, (text, own)) in texts.into_iter().enumerate() {
+            let mut block = list.object();
+            block
                 .put("type", "text")
                 .put("text", &text.text)
                 .extra(text.extra.as_deref().filter(|_| own));
+            mark(&mut block, marked && at == last);
         }
         if let Some(instruction) = instruction {
-            list.object().put("type", "text").put("text", &instruction);
+            let mut block = list.object();
+            block.put("type", "text").put("text", &instruction);
+            mark(&mut block, marked);
         }
     }
     Some(text_of(out))
@@ -111,6 +120,7 @@ pub(super) fn messages(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), F
         list.object().put("role", "user").put("content", OPENING);
     }
     let last = turns.len().saturating_sub(1);
+    let marked = is_marked(request);
     for (t, turn) in turns.iter().enumerate() {
         if let Some(raw) = turn.raw {
             list.raw(raw.get());
@@ -118,8 +128,10 @@ pub(super) fn messages(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), F
         }
         let mut message = list.object();
         message.put("role", if turn.model { "assistant" } else { "user" });
+        let marked = marked && t == last;
         if let [Item { part: Part::Text(text), .. }] = turn.items.as_slice()
             && text.extra.is_none()
+            && (!marked || turn.model)
         {
             // A trailing turn of the model may not end in white space.
             let prefill = turn.model && t == last;
@@ -128,15 +140,15 @@ pub(super) fn messages(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), F
             continue;
         }
         let mut blocks = message.array("content");
-        for item in &turn.items {
-            block(&mut blocks, item, &calls)?;
+        let end = turn.items.iter().rposition(|item| can_be_marked(item.part)).filter(|_| marked);
+        for (at, item) in turn.items.iter().enumerate() {
+            block(&mut blocks, item, &calls, end == Some(at))?;
         }
     }
     Ok(())
 }
 
-/// Whether a part is sent at all: no empty text, no thoughts of another vendor or unsigned, nothing
-/// that another vendor's servers did.
+/// Whether a part is sent at all: no empty text, no thoughts of another vendor or unsigned.
 fn keep(item: &Item<'_>) -> bool {
     match item.part {
         Part::Text(text) => !text.text.trim().is_empty(),
@@ -144,7 +156,6 @@ fn keep(item: &Item<'_>) -> bool {
             item.is_native(DIALECT) && thinking.signature.as_ref().is_some_and(|s| !s.is_empty())
         }
         Part::Redacted { .. } => item.is_native(DIALECT),
-        Part::Opaque(opaque) => opaque.dialect == DIALECT || item.message.role() != Role::Assistant,
         _ => true,
     }
 }
@@ -156,15 +167,22 @@ fn strip_prefill(turns: &mut Vec<Turn<'_>>) {
     }
 }
 
-fn block(list: &mut Array<'_>, item: &Item<'_>, calls: &Calls) -> Result<(), Failure> {
+fn block(
+    list: &mut Array<'_>,
+    item: &Item<'_>,
+    calls: &Calls,
+    marked: bool,
+) -> Result<(), Failure> {
     let own = item.has_extra(DIALECT);
     let known = calls.get(item.at.0, item.at.1);
     match item.part {
         Part::Text(text) => {
-            list.object()
+            let mut block = list.object();
+            block
                 .put("type", "text")
                 .put("text", &text.text)
                 .extra(text.extra.as_deref().filter(|_| own));
+            mark(&mut block, marked);
         }
         Part::Thinking(thinking) => {
             list.object()
@@ -176,27 +194,31 @@ fn block(list: &mut Array<'_>, item: &Item<'_>, calls: &Calls) -> Result<(), Fai
         Part::Redacted { data } => {
             list.object().put("type", "redacted_thinking").put("data", data);
         }
-        Part::Media(medium) => media(list, medium, item.message)?,
+        Part::Media(medium) => media(list, medium, item.message, marked)?,
         Part::ToolCall(call) => {
-            list.object()
+            let mut block = list.object();
+            block
                 .put("type", "tool_use")
                 .put("id", known.map_or(call.id.as_str(), |known| &known.id))
                 .put("name", &call.name)
                 .raw("input", &arguments(&call.arguments))
                 .extra(call.extra.as_deref().filter(|_| own));
+            mark(&mut block, marked);
         }
         Part::ToolResult(result) => {
             let id = known.map_or(result.id.as_str(), |known| &known.id);
-            tool_result(list, result, id, item.message)?;
+            tool_result(list, result, id, item.message, marked)?;
         }
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-        Part::Opaque(opaque) => {
-            let text = opaque_text(opaque, DIALECT)?;
-            list.object().put("type", "text").put("text", &text);
-        }
+        Part::Opaque(opaque) => return Err(foreign(opaque)),
         _ => return Err(fault::unsupported(DIALECT, "a part of a message")),
     }
     Ok(())
+}
+
+fn foreign(opaque: &Opaque) -> Failure {
+    let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
+    fault::unsupported(DIALECT, &what)
 }
 
 fn tool_result(
@@ -204,6 +226,7 @@ fn tool_result(
     result: &ToolResult,
     id: &str,
     message: &Message,
+    marked: bool,
 ) -> Result<(), Failure> {
     let own = message.dialect() == Some(DIALECT);
     let mut object = list.object();
@@ -225,10 +248,11 @@ fn tool_result(
                             .put("text", &text.text)
                             .extra(text.extra.as_deref().filter(|_| own));
                     }
-                    Part::Media(medium) => media(&mut blocks, medium, message)?,
+                    Part::Media(medium) => media(&mut blocks, medium, message, false)?,
                     Part::Opaque(opaque) if opaque.dialect == DIALECT => {
                         blocks.raw(opaque.json.get());
                     }
+                    Part::Opaque(opaque) => return Err(foreign(opaque)),
                     _ => {}
                 }
             }
@@ -238,10 +262,16 @@ fn tool_result(
         object.put("is_error", &true);
     }
     object.extra(result.extra.as_deref().filter(|_| own));
+    mark(&mut object, marked);
     Ok(())
 }
 
-fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), Failure> {
+fn media(
+    list: &mut Array<'_>,
+    medium: &Media,
+    message: &Message,
+    marked: bool,
+) -> Result<(), Failure> {
     let kind = match medium.kind {
         MediaKind::Image => "image",
         MediaKind::Document => "document",
@@ -283,5 +313,6 @@ fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), 
         }
     }
     object.extra(extra);
+    mark(&mut object, marked);
     Ok(())
 }

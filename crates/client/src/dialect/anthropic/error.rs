@@ -6,12 +6,18 @@ use steadfast_core::Reason;
 use crate::{dialect::ErrorReply, json::Object};
 
 /// The `type` Anthropic uses.
-fn kind(reason: Reason) -> &'static str {
+fn kind(reason: Reason, in_stream: bool) -> &'static str {
     match reason {
         Reason::Auth => "authentication_error",
-        Reason::Billing => "billing_error",
-        Reason::RateLimit | Reason::Budget | Reason::SpendCap => "rate_limit_error",
+        Reason::Billing | Reason::SpendCap => "billing_error",
+        Reason::RateLimit | Reason::Budget => "rate_limit_error",
         Reason::Overloaded => "overloaded_error",
+        // Of an error in a stream, which has no status, Claude Code 2.1 asks again only after this one.
+        Reason::Network | Reason::CircuitOpen | Reason::Cooling | Reason::Exhausted
+            if in_stream =>
+        {
+            "overloaded_error"
+        }
         Reason::Timeout => "timeout_error",
         Reason::ModelNotFound => "not_found_error",
         Reason::PayloadTooLarge => "request_too_large",
@@ -20,6 +26,7 @@ fn kind(reason: Reason) -> &'static str {
         | Reason::ContentFilter
         | Reason::Format
         | Reason::Unsupported
+        | Reason::Safety
         | Reason::Cancelled => "invalid_request_error",
         _ => "api_error",
     }
@@ -28,7 +35,7 @@ fn kind(reason: Reason) -> &'static str {
 pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
     let kind = match reply.status {
         StatusCode::NOT_FOUND => "not_found_error",
-        _ => kind(reply.reason),
+        _ => kind(reply.reason, reply.in_stream),
     };
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);

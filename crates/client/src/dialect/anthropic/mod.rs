@@ -3,6 +3,9 @@
 mod answer_decode;
 mod answer_encode;
 mod blocks;
+mod cache;
+mod citations;
+mod count;
 mod error;
 mod input;
 mod plan;
@@ -19,6 +22,8 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
+pub(super) use self::count::TokenCount;
+
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::Anthropic;
 
@@ -29,6 +34,7 @@ static HEADERS: [(HeaderName, HeaderValue); 1] =
 static FACTS: DialectFacts = DialectFacts {
     dialect: DIALECT,
     keep_alive: Some(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+    error_breaks_off: false,
     error_event: Some("error"),
     request_id: HeaderName::from_static("request-id"),
     base_url: "https://api.anthropic.com",
@@ -52,6 +58,10 @@ impl Codec for Anthropic {
 
     fn encode_request(&self, request: &ChatRequest, _: &Wire) -> Result<Bytes, Failure> {
         request_encode::encode(request)
+    }
+
+    fn leaves_out(&self, request: &ChatRequest) -> Vec<&'static str> {
+        request_encode::leaves_out(request)
     }
 
     fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure> {

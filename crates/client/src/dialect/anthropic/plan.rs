@@ -1,13 +1,14 @@
 //! What a model of Anthropic's takes: output limit, thinking, sampling.
 
-use steadfast_chat::{ChatRequest, ThinkingConfig, ToolChoice};
+use steadfast_chat::{ChatRequest, ModelFacts, ThinkingConfig, ToolChoice};
+use steadfast_core::Call;
 
 use super::DIALECT;
 use crate::dialect::{effort, turns::loop_without_thinking};
 
-/// The output limit when the caller named none, in tokens. The dialect needs one; 8,192 is what
-/// every model since Claude 3.5 takes.
-pub(super) const DEFAULT_MAX_TOKENS: u64 = 8_192;
+/// The output limit when the caller named none and nothing is known of the model, in tokens. The dialect
+/// needs one; 8,192 is what every model since Claude 3.5 takes.
+const DEFAULT_MAX_TOKENS: u64 = 8_192;
 
 /// The smallest budget Anthropic takes, in tokens.
 const MIN_BUDGET: u64 = 1_024;
@@ -94,7 +95,11 @@ impl Plan {
             _ => 0,
         };
         // The limit counts thinking too, so a default limit leaves room for both.
-        let max_tokens = params.max_output.unwrap_or(DEFAULT_MAX_TOKENS + budget);
+        let least = DEFAULT_MAX_TOKENS + budget;
+        let max_tokens = params.max_output.unwrap_or_else(|| match translated {
+            true => most_output(request, least),
+            false => least,
+        });
         if let Some(Think::Budget(tokens)) = thinking
             && tokens >= max_tokens
         {
@@ -128,6 +133,24 @@ impl Plan {
             self.top_p = None;
         }
     }
+}
+
+/// The output limit of a translated request that names none: the model's own, as far as the window has room for it
+/// beside the conversation. Where nobody has measured that it is `least` at the least, which may be more; and where
+/// nothing is known of the model. In the other dialects there is no other limit either.
+fn most_output(request: &ChatRequest, least: u64) -> u64 {
+    if let Some(room) = request.answer_room {
+        return room;
+    }
+    let Some(facts) = ModelFacts::of(&request.model) else { return least };
+    let Some(output) = facts.output else { return least };
+    let room = facts.window.saturating_sub(request.needs().most_input_tokens);
+    output.min(room.max(least))
+}
+
+/// Whether a model of this name can be held to a schema: Claude 4.5 and later.
+pub(super) fn takes_schema(name: &str) -> bool {
+    version(name).is_some_and(|version| version >= (4, 5))
 }
 
 /// What is known of a model by its name.
@@ -192,6 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn without_a_limit_it_is_the_models_own_as_far_as_the_window_has_room() {
+        let limit = |model: &str, words: usize| {
+            let change = |request: &mut ChatRequest| {
+                request.messages = vec![Message::user("word ".repeat(words))].into();
+            };
+            translated(model, change).max_tokens
+        };
+        assert_eq!(limit("claude-sonnet-4-5", 1), 64_000);
+        assert_eq!(limit("claude-sonnet-4-5", 90_000), 200_000 - 150_000 - 8);
+        assert_eq!(limit("claude-sonnet-4-5", 200_000), 8_192, "it may be fewer tokens than that");
+        assert_eq!(limit("claude-3-opus", 1), 8_192, "whose limit is not known");
+        assert_eq!(limit("house-model", 1), 8_192);
+        let measured = |room| {
+            let change = |request: &mut ChatRequest| request.answer_room = Some(room);
+            translated("claude-sonnet-4-5", change).max_tokens
+        };
+        assert_eq!((measured(12_000), measured(3_000)), (12_000, 3_000));
+    }
+
+    #[test]
     fn an_effort_becomes_what_the_model_takes() {
         let high = |request: &mut ChatRequest| {
             request.params.thinking = Some(ThinkingConfig::Effort("high".into()));
@@ -199,7 +242,7 @@ mod tests {
         };
         let older = translated("claude-sonnet-4-5", high);
         assert_eq!(older.thinking, Some(Think::Budget(24_576)));
-        assert_eq!(older.max_tokens, 8_192 + 24_576);
+        assert_eq!(older.max_tokens, 64_000, "the most that the model writes");
         assert_eq!((older.effort, older.temperature), (None, None));
 
         let newer = translated("claude-opus-4-7", high);

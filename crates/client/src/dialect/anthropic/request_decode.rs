@@ -6,13 +6,14 @@ use steadfast_chat::{
     Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
-use super::DIALECT;
+use super::{DIALECT, citations};
 use crate::json::{
     At, Fields, Raw, RequestError, borrowed, each, flag, float, kind, list, raw_object, string,
     strings, uint,
 };
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
+    let body = &citations::without_foreign(body);
     let (mut top, all) = Fields::with_list(body, "messages")?;
     let mut messages = Vec::with_capacity(all.len() + 1);
     if let Some(raw) = top.take("system") {

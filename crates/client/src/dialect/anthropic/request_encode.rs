@@ -4,23 +4,29 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use steadfast_chat::{ChatRequest, Part, RawJson, ResponseFormat, Tool, ToolChoice};
+use steadfast_chat::{
+    ChatRequest, Message, Part, RawJson, ResponseFormat, ThinkingConfig, Tool, ToolCall, ToolChoice,
+};
 use steadfast_core::{Dialect, Failure};
 
 use super::{
     DIALECT, blocks,
-    plan::{Plan, Think, Written},
+    cache::{is_marked, mark},
+    plan::{Plan, Think, Written, takes_schema},
 };
 use crate::{
     dialect::{
         fault,
+        held::held,
         schema::json_schema,
+        translation::spoken,
         turns::{self, instructions},
     },
     json::{Array, Object, Patch, Raw, patched, quoted, text_of},
 };
 
 pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
+    let request = &*spoken(request, DIALECT)?;
     let params = &request.params;
     if params.answers.is_some_and(|answers| answers != 1) {
         return Err(fault::unsupported(DIALECT, "several answers to one request"));
@@ -31,10 +37,11 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let before = body.read().map(|read| Plan::new(read, Written::ForThis));
     let same_plan =
         |part: fn(&Plan, &Plan) -> bool| before.as_ref().is_some_and(|before| part(before, &plan));
+    let schema = held_schema(request);
     // A form the dialect can not hold a model to is asked for in the prompt.
     let instructed = params.format.as_ref().filter(|format| match format {
         ResponseFormat::Text => false,
-        ResponseFormat::Schema { strict, .. } => *strict != Some(true),
+        ResponseFormat::Schema { .. } => schema.is_none(),
         _ => true,
     });
 
@@ -66,7 +73,11 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
         let stop: Vec<&String> = params.stop.iter().filter(|s| !s.trim().is_empty()).collect();
         Ok((!stop.is_empty()).then(|| quoted(&stop)))
     })?;
-    let same_tools = body.is_same(|r| &r.tools);
+    // Here some of the tools are allowed by declaring no others.
+    let narrowed = |request: &ChatRequest| {
+        matches!(request.params.tool_choice, Some(ToolChoice::Allowed { .. }))
+    };
+    let same_tools = body.is_same(|r| &r.tools) && !narrowed(request);
     body.set(&["tools"], same_tools, || tools(request))?;
     let same =
         body.is_same(|r| &r.params.tool_choice) && body.is_same(|r| &r.params.parallel_tool_calls);
@@ -78,7 +89,7 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     let same = body.is_same(|r| &r.params.format)
         && body.is_same(|r| &r.params.thinking)
         && same_plan(|a, b| a.effort == b.effort);
-    body.change(&["output_config"], same, |old| output_config(request, &plan, old))?;
+    body.change(&["output_config"], same, |old| output_config(&plan, schema.as_ref(), old))?;
     body.set(&["output_format"], body.is_same(|r| &r.params.format), || Ok(None))?;
     body.change(&["metadata"], body.is_same(|r| &r.params.user), |old| {
         let user = params.user.as_ref().map(quoted);
@@ -88,6 +99,30 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
         Ok(request.stream.then(|| "true".to_owned()))
     })?;
     body.finish()
+}
+
+/// What a translated request loses because of the model that it goes to, by the names of
+/// [`Params`](steadfast_chat::Params).
+pub(super) fn leaves_out(request: &ChatRequest) -> Vec<&'static str> {
+    let params = &request.params;
+    let plan = Plan::new(request, Written::of(request));
+    let mut names = Vec::new();
+    let lost = |set: bool, kept: bool| set && !kept;
+    let thinks = matches!(&params.thinking, Some(thinking) if !matches!(thinking,
+        ThinkingConfig::Off | ThinkingConfig::Budget(0)));
+    for (name, lost) in [
+        // One that is lowered is another one.
+        ("temperature", plan.temperature != params.temperature),
+        ("top_p", lost(params.top_p.is_some(), plan.top_p.is_some())),
+        ("top_k", lost(params.top_k.is_some(), plan.top_k.is_some())),
+        ("thinking", lost(thinks, plan.thinking.is_some())),
+        ("stop", !own(request.dialect()) && params.stop.iter().any(|stop| stop.trim().is_empty())),
+    ] {
+        if lost {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// An object with something in it.
@@ -104,20 +139,33 @@ fn thinking(think: Think, old: Option<Raw<'_>>) -> Result<String, Failure> {
     patched(old, &[(&["type"], Some(quoted(kind))), (&["budget_tokens"], budget)])
 }
 
+/// The schema that the model is held to: where the caller's vendor would have held its own to it.
+fn held_schema(request: &ChatRequest) -> Option<RawJson> {
+    let Some(ResponseFormat::Schema { schema, strict, .. }) = &request.params.format else {
+        return None;
+    };
+    let read = request.dialect();
+    let schema = json_schema(schema, read);
+    match strict {
+        Some(true) if own(read) => Some(schema),
+        // One that can not be held is left to the provider to refuse: the caller asked for no less.
+        Some(true) => Some(held(&schema).unwrap_or(schema)),
+        // Gemini always holds its models to a schema, and that has no word for it.
+        _ if read == Some(Dialect::Gemini) && takes_schema(&request.model) => held(&schema),
+        _ => None,
+    }
+}
+
 fn output_config(
-    request: &ChatRequest,
     plan: &Plan,
+    schema: Option<&RawJson>,
     old: Option<Raw<'_>>,
 ) -> Result<Option<String>, Failure> {
-    let format = match &request.params.format {
-        Some(ResponseFormat::Schema { schema, strict: Some(true), .. }) => {
-            let schema = json_schema(schema, request.dialect());
-            Some(Object::text(|object| {
-                object.put("type", "json_schema").raw("schema", schema.get());
-            }))
-        }
-        _ => None,
-    };
+    let format = schema.map(|schema| {
+        Object::text(|object| {
+            object.put("type", "json_schema").raw("schema", schema.get());
+        })
+    });
     let effort = plan.effort.as_ref().map(quoted);
     patched(old, &[(&["effort"], effort), (&["format"], format)]).map(some_object)
 }
@@ -125,20 +173,37 @@ fn output_config(
 /// The tools. Where the conversation has calls and no tools are declared any more, those that were
 /// called are, since calls of undeclared tools are refused.
 fn tools(request: &ChatRequest) -> Result<Option<String>, Failure> {
+    let allowed = match &request.params.tool_choice {
+        Some(ToolChoice::Allowed { names, .. }) => Some(names),
+        _ => None,
+    };
+    let calls: HashSet<&str> = match allowed {
+        Some(_) => request.messages.iter().flat_map(Message::tool_calls).map(name).collect(),
+        None => HashSet::new(),
+    };
+    let is_declared = |tool: &Tool| match (allowed, tool.name()) {
+        (Some(names), Some(name)) => names.iter().any(|it| it == name) || calls.contains(name),
+        _ => true,
+    };
     let mut out = Vec::new();
     {
         let mut list = Array::new(&mut out);
-        for tool in &request.tools {
+        let mut declared = request.tools.iter().filter(|tool| is_declared(tool)).peekable();
+        while let Some(tool) = declared.next() {
+            let marked = is_marked(request) && declared.peek().is_none();
             match tool {
-                Tool::Function { name, description, parameters, strict, extra, dialect } => {
+                Tool::Function {
+                    name, description, parameters, strict, extra, dialect, ..
+                } => {
                     let mut object = list.object();
                     object
                         .put("name", name)
                         .put_some("description", description.as_ref())
                         .raw("input_schema", schema(parameters.as_ref(), *dialect).get());
-                    if *dialect == Some(DIALECT) {
-                        object.put_some("strict", *strict).extra(extra.as_deref());
-                    }
+                    object
+                        .put_some("strict", strict.filter(|strict| *strict || own(*dialect)))
+                        .extra(extra.as_deref().filter(|_| own(*dialect)));
+                    mark(&mut object, marked);
                 }
                 Tool::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
                 Tool::Opaque(opaque) => {
@@ -153,6 +218,14 @@ fn tools(request: &ChatRequest) -> Result<Option<String>, Failure> {
         }
     }
     Ok((out != b"[]").then(|| text_of(out)))
+}
+
+fn own(dialect: Option<Dialect>) -> bool {
+    dialect == Some(DIALECT)
+}
+
+fn name(call: &ToolCall) -> &str {
+    &call.name
 }
 
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
@@ -206,6 +279,7 @@ fn tool_choice(request: &ChatRequest) -> Option<String> {
         Some(ToolChoice::None) => ("none", None),
         Some(ToolChoice::Required) => ("any", None),
         Some(ToolChoice::Tool(name)) => ("tool", Some(name)),
+        Some(ToolChoice::Allowed { required: true, .. }) => ("any", None),
         _ => ("auto", None),
     };
     Some(Object::text(|object| {

@@ -6,10 +6,10 @@
 
 use std::{borrow::Cow, collections::BTreeMap, mem};
 
-use steadfast_chat::{Delta, Event, Opaque};
+use steadfast_chat::{Citation, Delta, Event, Opaque};
 use steadfast_core::Failure;
 
-use super::{DIALECT, answer_encode::head, input::Input, stop};
+use super::{DIALECT, answer_encode::head, citations, input::Input, stop};
 use crate::{
     dialect::{Caller, EncodeEvents, Known, fault, sse_out},
     json::Object,
@@ -28,6 +28,8 @@ pub(super) struct Writer {
     /// What belongs to blocks that have not started on the wire, by block: each is written once,
     /// however many blocks are open at a time.
     waiting: BTreeMap<u32, Vec<Delta>>,
+    /// Sources that came before the text they are of.
+    cited: Vec<Citation>,
 }
 
 /// The block being written.
@@ -54,6 +56,7 @@ impl Writer {
             next: 0,
             open: None,
             waiting: BTreeMap::new(),
+            cited: Vec::new(),
         }
     }
 
@@ -67,7 +70,10 @@ impl Writer {
             head(&mut message, id, model, &self.known.caller);
             message.array("content");
             message.put("stop_reason", &None::<u8>).put("stop_sequence", &None::<u8>);
-            stop::put_usage(&mut message, &self.known.usage);
+            let mut usage = self.known.usage;
+            // Agents show and add up what stands here: better about right than nothing.
+            usage.input = usage.input.or(Some(self.known.caller.input_tokens));
+            stop::put_usage(&mut message, &usage);
         });
     }
 
@@ -128,6 +134,8 @@ impl Writer {
                 self.delta(out, "text_delta", |delta| {
                     delta.put("text", text);
                 });
+                let early = mem::take(&mut self.cited);
+                self.cite(early, out);
             }
             Delta::Thinking { text, .. } if !text.is_empty() || !foreign => {
                 if !is_open {
@@ -183,6 +191,19 @@ impl Writer {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Sources of the text that is being written, or of the next one.
+    fn cite(&mut self, citations: impl IntoIterator<Item = Citation>, out: &mut Vec<u8>) {
+        for citation in citations {
+            if matches!(&self.open, Some(Open { kind: Kind::Text, .. })) {
+                self.delta(out, "citations_delta", |delta| {
+                    citations::put(&mut delta.object("citation"), &citation);
+                });
+            } else {
+                self.cited.push(citation);
+            }
+        }
     }
 
     fn begin(
@@ -314,6 +335,10 @@ impl EncodeEvents for Writer {
                     object.put("type", "ping");
                 }),
                 Delta::Stop(_) | Delta::Usage(_) => {}
+                Delta::Citations(citations) => {
+                    self.start(None, None, out);
+                    self.cite(citations.iter().cloned(), out);
+                }
                 Delta::End => {
                     self.start(None, None, out);
                     self.end(foreign, out)?;

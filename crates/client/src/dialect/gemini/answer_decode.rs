@@ -6,9 +6,9 @@ use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
-use super::{DIALECT, stop};
+use super::{DIALECT, notes, stop};
 use crate::{
-    dialect::{DecodeFrames, DecodedFrame, calls::made_up, fault},
+    dialect::{DecodeFrames, DecodedFrame, calls::CallIds, fault},
     json::{Raw, Str, TextPieces},
     sse::SseFrame,
 };
@@ -40,6 +40,12 @@ struct Candidate<'a> {
     content: Option<Content<'a>>,
     #[serde(borrow)]
     finish_reason: Option<Str<'a>>,
+    #[serde(borrow)]
+    logprobs_result: Option<Raw<'a>>,
+    #[serde(borrow)]
+    citation_metadata: Option<Raw<'a>>,
+    #[serde(borrow)]
+    grounding_metadata: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -119,7 +125,7 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     started: bool,
-    answer: String,
+    ids: CallIds,
     next: u32,
     /// The block that text goes to, and whether it is thinking.
     text: Option<(u32, bool)>,
@@ -163,7 +169,7 @@ impl Frames {
         if !self.started {
             self.started = true;
             let id = owned(chunk.response_id);
-            self.answer = id.clone().unwrap_or_default();
+            self.ids = CallIds::of(id.as_deref());
             deltas.push(Delta::Start { id, model: owned(chunk.model_version) });
         }
         let (mut stop, mut content) = (None, false);
@@ -178,6 +184,12 @@ impl Frames {
                 let part = serde_json::from_str(raw.get()).map_err(malformed)?;
                 content |= self.part(part, raw, deltas).map_err(malformed)?;
             }
+            let logprobs = candidate.logprobs_result.map(notes::logprobs).unwrap_or_default();
+            deltas.extend(Some(logprobs).filter(|all| !all.is_empty()).map(Delta::Logprobs));
+            let mut citations = candidate.citation_metadata.map(notes::cited).unwrap_or_default();
+            citations
+                .extend(candidate.grounding_metadata.map(notes::grounded).into_iter().flatten());
+            deltas.extend(Some(citations).filter(|all| !all.is_empty()).map(Delta::Citations));
             let word = owned(candidate.finish_reason);
             if let Some(word) = word.filter(|word| word != "FINISH_REASON_UNSPECIFIED") {
                 let read = stop::read(&word, self.calls > 0);
@@ -278,7 +290,7 @@ impl Frames {
         let index = self.fresh();
         let name = owned(call.name).unwrap_or_default();
         let id = owned(call.id).filter(|id| !id.is_empty());
-        let id = id.unwrap_or_else(|| made_up(&self.answer, &name, self.calls));
+        let id = id.unwrap_or_else(|| self.ids.make(self.calls));
         self.calls += 1;
         deltas.push(Delta::ToolCall { index, id, name });
         deltas.extend(signature.map(|signature| Delta::Signature { index, signature }));

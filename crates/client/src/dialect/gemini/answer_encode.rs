@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Delta, Event, Opaque, Part, ToolCall};
+use steadfast_chat::{Completion, Delta, Event, MediaSource, Opaque, Part, ToolCall};
 use steadfast_core::Failure;
 
-use super::{DIALECT, stop};
+use super::{DIALECT, notes, stop};
 use crate::{
-    dialect::{Caller, EncodeEvents, Known, calls::arguments, sse_out},
+    dialect::{Caller, EncodeEvents, Known, calls::arguments, media::image_of, sse_out},
     json::{Array, Object},
 };
 
@@ -36,6 +36,12 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
             candidate
                 .put_some("finishReason", stop.map(|stop| stop::reason_name(stop, own)))
                 .put("index", &0);
+            if !answer.citations.is_empty() {
+                notes::put_citations(&mut candidate, &answer.citations);
+            }
+            if !answer.logprobs.is_empty() {
+                notes::put_logprobs(&mut candidate, &answer.logprobs);
+            }
         }
         stop::put_usage(object, &answer.usage);
         tail(object, answer.id.as_deref(), answer.model.as_deref(), caller);
@@ -57,7 +63,24 @@ fn write_part(list: &mut Array<'_>, part: &Part, own: bool) {
         }
         Part::ToolCall(call) => call_part(list, call, own),
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-        // What another vendor's servers did, or thought in secret, has no word here.
+        Part::Opaque(opaque) => image_part(list, opaque),
+        // What another vendor thought in secret has no word here.
+        _ => {}
+    }
+}
+
+/// An image that another vendor's model made. Nothing else of another vendor comes here: an answer that
+/// has it fails before it is written.
+fn image_part(list: &mut Array<'_>, opaque: &Opaque) {
+    match image_of(opaque) {
+        Some(MediaSource::Base64 { mime, data }) => {
+            let mut part = list.object();
+            part.object("inlineData").put("mimeType", &mime).put("data", &*data);
+        }
+        Some(MediaSource::Url { url, .. }) => {
+            let mut part = list.object();
+            part.object("fileData").put("mimeType", "image/png").put("fileUri", &url);
+        }
         _ => {}
     }
 }
@@ -113,6 +136,18 @@ impl Writer {
 
     /// A chunk whose candidate has the parts that `fill` writes.
     fn chunk(&self, out: &mut Vec<u8>, finish: Option<&str>, fill: impl FnOnce(&mut Array<'_>)) {
+        self.candidate(out, fill, |candidate| {
+            candidate.put_some("finishReason", finish);
+        });
+    }
+
+    /// A chunk whose candidate has these parts, and what `notes` writes beside them.
+    fn candidate(
+        &self,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Array<'_>),
+        notes: impl FnOnce(&mut Object<'_>),
+    ) {
         sse_out::frame(out, None, |object| {
             {
                 let mut candidates = object.array("candidates");
@@ -122,7 +157,8 @@ impl Writer {
                     fill(&mut content.array("parts"));
                     content.put("role", "model");
                 }
-                candidate.put_some("finishReason", finish).put("index", &0);
+                notes(&mut candidate);
+                candidate.put("index", &0);
             }
             let Known { id, model, usage, caller, .. } = &self.known;
             if usage.total().is_some() {
@@ -183,6 +219,15 @@ impl EncodeEvents for Writer {
                 Delta::Opaque { block, .. } if block.dialect == DIALECT => {
                     self.opaque(block, out);
                 }
+                Delta::Opaque { block, .. } => {
+                    self.chunk(out, None, |list| image_part(list, block));
+                }
+                Delta::Citations(citations) => self.candidate(out, empty_part, |candidate| {
+                    notes::put_citations(candidate, citations);
+                }),
+                Delta::Logprobs(logprobs) => self.candidate(out, empty_part, |candidate| {
+                    notes::put_logprobs(candidate, logprobs);
+                }),
                 Delta::End => {
                     self.flush(true, own, out);
                     if !std::mem::replace(&mut self.finished, true) {

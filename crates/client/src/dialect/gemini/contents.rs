@@ -1,15 +1,21 @@
 //! The contents of a request, written.
 
-use steadfast_chat::{ChatRequest, Media, MediaSource, Message, Part, RawJson, Role, ToolResult};
+use serde_json::{Map, Value};
+use steadfast_chat::{
+    ChatRequest, Media, MediaSource, Message, Opaque, Part, RawJson, Role, ToolResult,
+};
 use steadfast_core::{Dialect, Failure};
 
-use super::DIALECT;
+use super::{
+    DIALECT,
+    request_decode::{CALL, FILE, INLINE, RESPONSE},
+};
 use crate::{
     dialect::{
         calls::{Calls, Known, arguments, object},
         fault,
         media::mime_of,
-        turns::{Item, instructions, opaque_text, turns},
+        turns::{Item, instructions, turns},
     },
     json::{Array, Object},
 };
@@ -74,14 +80,12 @@ pub(super) fn contents(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), F
     Ok(())
 }
 
-/// Whether a part is sent at all: no empty text, no thoughts but Google's own, nothing that another
-/// vendor's servers did.
+/// Whether a part is sent at all: no empty text, no thoughts but Google's own.
 fn keep(item: &Item<'_>) -> bool {
     match item.part {
         Part::Text(text) => !text.text.is_empty() || text.signature.is_some(),
         Part::Thinking(_) => item.has_extra(DIALECT),
         Part::Redacted { .. } => false,
-        Part::Opaque(opaque) => opaque.dialect == DIALECT || item.message.role() != Role::Assistant,
         _ => true,
     }
 }
@@ -117,18 +121,16 @@ fn part(
                 // Not every endpoint of Google's knows ids: only where one came from there.
                 inner.put_some("id", Some(&call.id).filter(|id| own && !id.is_empty()));
                 inner.put("name", &call.name).raw("args", &arguments(&call.arguments));
+                inner.extra(inside(call.extra.as_deref().filter(|_| own), CALL[0]));
             }
             let signature = call.signature.as_deref().filter(|_| native);
             let signature = signature.or(needs_signature.then_some(NO_SIGNATURE));
             object.put_some("thoughtSignature", signature);
-            object.extra(call.extra.as_deref().filter(|_| own));
+            beside(&mut object, call.extra.as_deref().filter(|_| own), CALL[0]);
         }
         Part::ToolResult(result) => tool_result(list, result, known, item.message)?,
         Part::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-        Part::Opaque(opaque) => {
-            let text = opaque_text(opaque, DIALECT)?;
-            list.object().put("text", &text);
-        }
+        Part::Opaque(opaque) => return Err(foreign(opaque)),
         _ => return Err(fault::unsupported(DIALECT, "a part of a message")),
     }
     Ok(())
@@ -158,14 +160,24 @@ fn tool_result(
                 inner.object("response").put(key, &text);
             }
         }
-        inner.extra(result.extra.as_deref().filter(|_| own));
+        let extra = result.extra.as_deref().filter(|_| own);
+        inner.extra(inside(extra, RESPONSE[0]));
+        drop(inner);
+        beside(&mut part, extra, RESPONSE[0]);
     }
     for part in &result.content {
-        if let Part::Media(medium) = part {
-            media(list, medium, message)?;
+        match part {
+            Part::Media(medium) => media(list, medium, message)?,
+            Part::Opaque(opaque) if opaque.dialect != DIALECT => return Err(foreign(opaque)),
+            _ => {}
         }
     }
     Ok(())
+}
+
+fn foreign(opaque: &Opaque) -> Failure {
+    let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
+    fault::unsupported(DIALECT, &what)
 }
 
 fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), Failure> {
@@ -175,20 +187,36 @@ fn media(list: &mut Array<'_>, medium: &Media, message: &Message) -> Result<(), 
     let mut object = list.object();
     match &medium.source {
         MediaSource::Base64 { data, .. } => {
-            object.object("inlineData").put("mimeType", mime).put("data", &**data);
+            let mut inner = object.object("inlineData");
+            inner.put("mimeType", mime).put("data", &**data).extra(inside(extra, INLINE[0]));
         }
         MediaSource::Url { url, .. } => {
-            object.object("fileData").put("mimeType", mime).put("fileUri", url);
+            let mut inner = object.object("fileData");
+            inner.put("mimeType", mime).put("fileUri", url).extra(inside(extra, FILE[0]));
         }
         MediaSource::File { id, mime, .. } if native => {
             let mut file = object.object("fileData");
             file.put_some("mimeType", mime.as_ref()).put("fileUri", id);
+            file.extra(inside(extra, FILE[0]));
         }
         _ => {
             let what = format!("a file ({:?}) uploaded to another vendor", medium.kind);
             return Err(fault::unsupported(DIALECT, &what));
         }
     }
-    object.extra(extra);
+    let name = if matches!(medium.source, MediaSource::Base64 { .. }) { INLINE } else { FILE };
+    beside(&mut object, extra, name[0]);
     Ok(())
+}
+
+/// What was left of the object `name` in a part.
+fn inside<'e>(extra: Option<&'e Map<String, Value>>, name: &str) -> Option<&'e Map<String, Value>> {
+    extra?.get(name)?.as_object()
+}
+
+/// What was left of a part beside the object `name` in it.
+fn beside(part: &mut Object<'_>, extra: Option<&Map<String, Value>>, name: &str) {
+    for (key, value) in extra.into_iter().flatten().filter(|(key, _)| *key != name) {
+        part.put(key, value);
+    }
 }

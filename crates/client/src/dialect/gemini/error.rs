@@ -9,14 +9,14 @@ use crate::{dialect::ErrorReply, json::Object};
 fn status(reason: Reason) -> &'static str {
     match reason {
         Reason::Auth => "UNAUTHENTICATED",
-        Reason::Billing => "PERMISSION_DENIED",
-        Reason::RateLimit | Reason::Budget | Reason::SpendCap => "RESOURCE_EXHAUSTED",
+        Reason::Billing | Reason::SpendCap => "PERMISSION_DENIED",
+        Reason::RateLimit | Reason::Budget => "RESOURCE_EXHAUSTED",
+        Reason::Safety => "FAILED_PRECONDITION",
         Reason::Overloaded
         | Reason::CircuitOpen
         | Reason::Cooling
         | Reason::Exhausted
-        | Reason::Network
-        | Reason::Safety => "UNAVAILABLE",
+        | Reason::Network => "UNAVAILABLE",
         Reason::Timeout => "DEADLINE_EXCEEDED",
         Reason::ModelNotFound => "NOT_FOUND",
         Reason::Cancelled => "CANCELLED",

@@ -3,7 +3,10 @@
 mod answer_decode;
 mod answer_encode;
 mod contents;
+mod count;
+mod embed;
 mod error;
+mod notes;
 mod request_decode;
 mod request_encode;
 mod stop;
@@ -16,12 +19,15 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
+pub(super) use self::{count::TokenCount, embed::Embeddings};
+
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::Gemini;
 
 static FACTS: DialectFacts = DialectFacts {
     dialect: DIALECT,
     keep_alive: None,
+    error_breaks_off: true,
     error_event: None,
     request_id: HeaderName::from_static("x-request-id"),
     base_url: "https://generativelanguage.googleapis.com",
@@ -47,6 +53,10 @@ impl Codec for Gemini {
         request_encode::encode(request)
     }
 
+    fn leaves_out(&self, _: &ChatRequest) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure> {
         answer_decode::whole(body)
     }
@@ -68,13 +78,28 @@ impl Codec for Gemini {
     }
 
     fn path(&self, model: &str, stream: bool) -> String {
-        let model = model.strip_prefix("models/").unwrap_or(model);
-        let (folder, model) = match model.strip_prefix("tunedModels/") {
-            Some(model) => ("tunedModels", model),
-            None => ("models", model),
-        };
-        let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
-        format!("/v1beta/{folder}/{}:{method}", segment(model))
+        method_path(model, if stream { "streamGenerateContent?alt=sse" } else { "generateContent" })
+    }
+}
+
+/// The path of a method of `model`.
+fn method_path(model: &str, method: &str) -> String {
+    let (folder, model) = folder(model);
+    format!("/v1beta/{folder}/{}:{method}", segment(model))
+}
+
+/// The name of `model` as it stands in a body.
+fn resource(model: &str) -> String {
+    let (folder, model) = folder(model);
+    format!("{folder}/{model}")
+}
+
+/// Where `model` is, and its name there.
+fn folder(model: &str) -> (&'static str, &str) {
+    let model = model.strip_prefix("models/").unwrap_or(model);
+    match model.strip_prefix("tunedModels/") {
+        Some(model) => ("tunedModels", model),
+        None => ("models", model),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A caller's request, read. Google takes every name in camel case and in snake case.
 
 use bytes::Bytes;
+use serde_json::Value;
 use steadfast_chat::{
     ChatRequest, Extra, Media, MediaSource, Message, Opaque, Params, Part, RawJson, ResponseFormat,
     Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
@@ -27,6 +28,8 @@ pub(super) const TOP_K: Names = &["topK", "top_k"];
 pub(super) const STOP: Names = &["stopSequences", "stop_sequences"];
 pub(super) const PRESENCE: Names = &["presencePenalty", "presence_penalty"];
 pub(super) const FREQUENCY: Names = &["frequencyPenalty", "frequency_penalty"];
+pub(super) const LOGPROBS: Names = &["responseLogprobs", "response_logprobs"];
+pub(super) const TOP_LOGPROBS: Names = &["logprobs"];
 pub(super) const COUNT: Names = &["candidateCount", "candidate_count"];
 pub(super) const MIME: Names = &["responseMimeType", "response_mime_type"];
 pub(super) const SCHEMA: Names = &["responseSchema", "response_schema"];
@@ -37,12 +40,12 @@ pub(super) const LEVEL: Names = &["thinkingLevel", "thinking_level"];
 pub(super) const SHOW: Names = &["includeThoughts", "include_thoughts"];
 pub(super) const CALLING: Names = &["functionCallingConfig", "function_calling_config"];
 pub(super) const ALLOWED: Names = &["allowedFunctionNames", "allowed_function_names"];
+pub(super) const INLINE: Names = &["inlineData", "inline_data"];
+pub(super) const FILE: Names = &["fileData", "file_data"];
+pub(super) const CALL: Names = &["functionCall", "function_call"];
+pub(super) const RESPONSE: Names = &["functionResponse", "function_response"];
 pub(super) const DECLARATIONS: Names = &["functionDeclarations", "function_declarations"];
 const SIGNATURE: Names = &["thoughtSignature", "thought_signature"];
-const INLINE: Names = &["inlineData", "inline_data"];
-const FILE: Names = &["fileData", "file_data"];
-const CALL: Names = &["functionCall", "function_call"];
-const RESPONSE: Names = &["functionResponse", "function_response"];
 
 pub(super) fn decode(body: &Bytes, route: Route<'_>) -> Result<ChatRequest, RequestError> {
     let (mut top, all) = Fields::with_list(body, "contents")?;
@@ -112,6 +115,8 @@ fn config(raw: Raw<'_>) -> Result<Params, RequestError> {
     params.presence_penalty = get(fields, PRESENCE, float)?;
     params.frequency_penalty = get(fields, FREQUENCY, float)?;
     params.answers = get(fields, COUNT, uint)?;
+    params.logprobs = get(fields, LOGPROBS, flag)?;
+    params.top_logprobs = get(fields, TOP_LOGPROBS, uint)?;
     let mime = get(fields, MIME, string)?;
     let schema = match get(fields, JSON_SCHEMA, raw_object)? {
         Some(schema) => Some(schema),
@@ -153,7 +158,10 @@ fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
         (Some("AUTO"), _) => Some(ToolChoice::Auto),
         (Some("NONE"), _) => Some(ToolChoice::None),
         (Some("ANY"), 1) => allowed.pop().map(ToolChoice::Tool),
-        (Some("ANY"), _) => Some(ToolChoice::Required),
+        (Some("ANY"), 0) => Some(ToolChoice::Required),
+        (Some("ANY"), _) => Some(ToolChoice::Allowed { names: allowed, required: true }),
+        (Some("VALIDATED"), 0) => Some(ToolChoice::Auto),
+        (Some("VALIDATED"), _) => Some(ToolChoice::Allowed { names: allowed, required: false }),
         _ => None,
     })
 }
@@ -242,18 +250,23 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
             Part::Text(Text { text, signature, extra })
         });
     }
-    if let Some(source) = get(&mut fields, INLINE, inline)? {
-        return Ok(media(source, signature, fields.rest()));
+    if let Some((source, inner)) = get(&mut fields, INLINE, inline)? {
+        return Ok(media(source, signature, with(fields.rest(), INLINE[0], inner)));
     }
-    if let Some(source) = get(&mut fields, FILE, file)? {
-        return Ok(media(source, signature, fields.rest()));
+    if let Some((source, inner)) = get(&mut fields, FILE, file)? {
+        return Ok(media(source, signature, with(fields.rest(), FILE[0], inner)));
     }
     if let Some(mut call) = get(&mut fields, CALL, call)? {
         call.signature = signature;
-        call.extra = fields.rest();
+        call.extra = with(fields.rest(), CALL[0], call.extra.take());
         return Ok(Part::ToolCall(call));
     }
-    if let Some(result) = get(&mut fields, RESPONSE, response)? {
+    if let Some(mut result) = get(&mut fields, RESPONSE, response)? {
+        let mut outer = fields.rest();
+        if let Some(signature) = signature {
+            outer.get_or_insert_default().insert(SIGNATURE[0].to_owned(), signature.into());
+        }
+        result.extra = with(outer, RESPONSE[0], result.extra.take());
         return Ok(Part::ToolResult(result));
     }
     let Some(kind) = fields.names().next().map(str::to_owned) else {
@@ -262,6 +275,14 @@ fn part(raw: Raw<'_>) -> Result<Part, RequestError> {
         ));
     };
     Ok(Part::Opaque(Opaque { dialect: DIALECT, kind, json: raw.kept() }))
+}
+
+/// What is left of a part, with what is left of the object `name` inside it.
+fn with(mut outer: Extra, name: &str, inner: Extra) -> Extra {
+    if let Some(inner) = inner {
+        outer.get_or_insert_default().insert(name.to_owned(), Value::Object(*inner));
+    }
+    outer
 }
 
 fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Part {
@@ -277,23 +298,25 @@ fn media(source: MediaSource, signature: Option<String>, mut extra: Extra) -> Pa
     Part::Media(Media { kind, source, extra })
 }
 
-fn inline(raw: Raw<'_>) -> Result<MediaSource, RequestError> {
+fn inline(raw: Raw<'_>) -> Result<(MediaSource, Extra), RequestError> {
     let mut fields = Fields::read(raw)?;
     let mime = need(&mut fields, &["mimeType", "mime_type"], string)?;
-    Ok(MediaSource::Base64 { mime, data: fields.need("data", string)?.into() })
+    let data = fields.need("data", string)?.into();
+    Ok((MediaSource::Base64 { mime, data }, fields.rest()))
 }
 
 /// What was uploaded to Google, and what lies elsewhere.
-fn file(raw: Raw<'_>) -> Result<MediaSource, RequestError> {
+fn file(raw: Raw<'_>) -> Result<(MediaSource, Extra), RequestError> {
     let mut fields = Fields::read(raw)?;
     let mime = get(&mut fields, &["mimeType", "mime_type"], string)?;
     let uri = need(&mut fields, &["fileUri", "file_uri"], string)?;
     let elsewhere = uri.starts_with("http") && !uri.contains("generativelanguage.googleapis.com");
-    Ok(if elsewhere {
+    let source = if elsewhere {
         MediaSource::Url { mime, url: uri }
     } else {
         MediaSource::File { mime, id: uri }
-    })
+    };
+    Ok((source, fields.rest()))
 }
 
 fn call(raw: Raw<'_>) -> Result<ToolCall, RequestError> {
@@ -304,7 +327,7 @@ fn call(raw: Raw<'_>) -> Result<ToolCall, RequestError> {
         name: fields.need("name", string)?,
         arguments: arguments.map_or_else(|| "{}".to_owned(), |args| args.get().to_owned()),
         signature: None,
-        extra: None,
+        extra: fields.rest(),
     })
 }
 
@@ -338,12 +361,12 @@ fn response(raw: Raw<'_>) -> Result<ToolResult, RequestError> {
 /// documents for it, else the object itself.
 fn result_text(response: &RawJson) -> (String, bool) {
     let whole = (response.get().to_owned(), false);
-    let Ok(tree) = response.read::<serde_json::Map<String, serde_json::Value>>() else {
+    let Ok(tree) = response.read::<serde_json::Map<String, Value>>() else {
         return whole;
     };
     let mut entries = tree.into_iter();
     match (entries.next(), entries.next()) {
-        (Some((name, serde_json::Value::String(text))), None) => match name.as_str() {
+        (Some((name, Value::String(text))), None) => match name.as_str() {
             "result" | "output" => (text, false),
             "error" => (text, true),
             _ => whole,
@@ -356,12 +379,15 @@ fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
     let mut tools = Vec::new();
     for (i, raw) in items(raw)?.into_iter().enumerate() {
         let mut fields = Fields::read(raw).index(i)?;
-        if let Some((name, declared)) = fields.take_any(DECLARATIONS) {
-            tools.extend(list(declared, function).at(name).index(i)?);
-            continue;
-        }
+        let mut json = raw.kept();
+        let declared = fields.take_any(DECLARATIONS);
         let kind = fields.names().next().unwrap_or_default().to_owned();
-        let json = raw.kept();
+        if let Some((name, declared)) = declared {
+            tools.extend(list(declared, function).at(name).index(i)?);
+            // A tool of Google's own may stand in the same object.
+            let Some(rest) = fields.rest() else { continue };
+            json = RawJson::from_value(&Value::Object(*rest));
+        }
         tools.push(Tool::Opaque(Opaque { dialect: DIALECT, kind, json }));
     }
     Ok(tools)

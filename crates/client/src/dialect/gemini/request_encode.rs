@@ -10,13 +10,15 @@ use steadfast_core::{Dialect, Failure};
 use super::{
     DIALECT, contents,
     request_decode::{
-        ALLOWED, BUDGET, CALLING, CONFIG, COUNT, FREQUENCY, JSON_SCHEMA, LEVEL, MAX_OUTPUT, MIME,
-        Names, PRESENCE, SCHEMA, SHOW, STOP, SYSTEM, THINKING, TOOL_CONFIG, TOP_K, TOP_P,
+        ALLOWED, BUDGET, CALLING, CONFIG, COUNT, FREQUENCY, JSON_SCHEMA, LEVEL, LOGPROBS,
+        MAX_OUTPUT, MIME, Names, PRESENCE, SCHEMA, SHOW, STOP, SYSTEM, THINKING, TOOL_CONFIG,
+        TOP_K, TOP_LOGPROBS, TOP_P,
     },
 };
 use crate::{
     dialect::{
         effort, fault,
+        translation::spoken,
         turns::{self, instructions},
     },
     json::{Array, Fields, Patch, Raw, patched, quoted, text_of},
@@ -24,6 +26,7 @@ use crate::{
 
 pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
     fault::no_thread(request, DIALECT)?;
+    let request = &*spoken(request, DIALECT)?;
     let translated = request.dialect().is_some_and(|read| read != DIALECT);
     if translated && request.params.answers.is_some_and(|answers| answers != 1) {
         return Err(fault::unsupported(DIALECT, "several answers to a request of another dialect"));
@@ -76,6 +79,8 @@ fn config(
     config.field(TOP_K, |params| &params.top_k);
     config.field(&["seed"], |params| &params.seed);
     config.field(PRESENCE, |params| &params.presence_penalty);
+    config.field(LOGPROBS, |params| &params.logprobs);
+    config.field(TOP_LOGPROBS, |params| &params.top_logprobs);
     config.field(FREQUENCY, |params| &params.frequency_penalty);
     let stop = Some(&params.stop).filter(|stop| !stop.is_empty());
     config.set(STOP, |params| &params.stop, json(&stop));
@@ -231,13 +236,23 @@ fn is_old_style(schema: &RawJson) -> bool {
         .is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
+/// Whether the model is to be held to the schema of a tool, which is a mode for all of them here.
+fn strict(request: &ChatRequest) -> bool {
+    request.tools.iter().any(|tool| matches!(tool, Tool::Function { strict: Some(true), .. }))
+}
+
 fn tool_config(request: &ChatRequest, old: Option<Raw<'_>>) -> Result<Option<String>, Failure> {
-    let choice = request.params.tool_choice.as_ref();
+    let strict = strict(request);
+    let choice = request.params.tool_choice.as_ref().or(strict.then_some(&ToolChoice::Auto));
     let calling = choice.filter(|_| !request.tools.is_empty()).map(|choice| {
         let (mode, only) = match choice {
             ToolChoice::None => ("NONE", None),
             ToolChoice::Required => ("ANY", None),
             ToolChoice::Tool(name) => ("ANY", Some(quoted(&[name]))),
+            ToolChoice::Allowed { names, required } => {
+                (if *required { "ANY" } else { "VALIDATED" }, Some(quoted(names)))
+            }
+            _ if strict => ("VALIDATED", None),
             _ => ("AUTO", None),
         };
         let old = old.map(|old| field(old, CALLING)).transpose()?.flatten();

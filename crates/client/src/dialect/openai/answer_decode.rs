@@ -9,12 +9,14 @@ use steadfast_core::Failure;
 
 use super::{
     DIALECT,
-    chunk::{Call, Chunk, ContentPart, Piece, is_error, is_truthy, only_text, some_text},
+    chunk::{
+        Call, Chunk, ContentPart, Piece, citations, is_error, is_truthy, only_text, some_text,
+    },
     stop,
 };
 use crate::{
-    dialect::{DecodeFrames, DecodedFrame, calls::made_up, fault, range_of},
-    json::{Raw, Str, TextPieces},
+    dialect::{DecodeFrames, DecodedFrame, calls::CallIds, fault, media::IMAGES, range_of},
+    json::{Raw, Str, TextPieces, items},
     sse::SseFrame,
 };
 
@@ -45,7 +47,7 @@ pub(super) struct Frames {
     whole: bool,
     started: bool,
     /// The provider's id of the answer.
-    answer: String,
+    ids: CallIds,
     next: u32,
     text: TextBlock,
     refusal: TextBlock,
@@ -144,7 +146,7 @@ impl Frames {
         if !self.started {
             self.started = true;
             let id = chunk.id.and_then(some_text);
-            self.answer = id.clone().unwrap_or_default();
+            self.ids = CallIds::of(id.as_deref());
             deltas.push(Delta::Start { id, model: chunk.model.and_then(some_text) });
         }
         let mut read = ReadChunk { has_choice: !choices.is_empty(), ..ReadChunk::default() };
@@ -161,6 +163,9 @@ impl Frames {
                     self.piece(piece, what, deltas)?;
                 }
             }
+            let logprobs = choice.logprobs.filter(|_| first).map(|logprobs| logprobs.read());
+            let logprobs = logprobs.filter(|logprobs| !logprobs.is_empty());
+            deltas.extend(logprobs.map(Delta::Logprobs));
             if let Some(Str(word)) = choice.finish_reason.filter(|_| first) {
                 let read = stop::read(&word).map_err(|()| stop::failure(&word))?;
                 stop = Some(self.meant(read));
@@ -234,6 +239,13 @@ impl Frames {
                 deltas.push(Delta::Text { index: self.refusal.open(&mut self.next), text });
             }
         }
+        let images = piece.images.filter(|raw| raw.is_list());
+        for raw in images.map(items).transpose().unwrap_or_default().unwrap_or_default() {
+            let block = Opaque { dialect: DIALECT, kind: IMAGES.to_owned(), json: raw.kept() };
+            deltas.push(Delta::Opaque { index: self.fresh(), block });
+        }
+        let citations = piece.annotations.map(citations).filter(|citations| !citations.is_empty());
+        deltas.extend(citations.map(Delta::Citations));
         for (at, raw) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let call: Call<'_> = serde_json::from_str(raw.get()).map_err(malformed)?;
             self.call(call, raw, at, deltas).map_err(malformed)?;
@@ -284,7 +296,7 @@ impl Frames {
                 let block = self.fresh();
                 let name = name.unwrap_or_default();
                 // A result has to refer to something.
-                let id = id.unwrap_or_else(|| made_up(&self.answer, &name, self.calls.len()));
+                let id = id.unwrap_or_else(|| self.ids.make(self.calls.len()));
                 let at = self.calls.len();
                 self.numbered.insert(wanted, at);
                 self.calls.push(OpenCall {

@@ -3,13 +3,20 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use bytes::Bytes;
-use steadfast_chat::{Completion, Delta, Event, FrameKind, Part, surrogates::repaired};
+use steadfast_chat::{
+    Citation, Completion, Delta, Event, FrameKind, MediaSource, Opaque, Part, TokenLogprob,
+    surrogates::repaired,
+};
 use steadfast_core::Failure;
 
 use super::{DIALECT, stop};
 use crate::{
-    dialect::{Caller, EncodeEvents, Known, sse_out},
-    json::{JsonPieces, Object},
+    dialect::{
+        Caller, EncodeEvents, Known,
+        media::{data_url, image_of},
+        sse_out,
+    },
+    json::{Array, JsonPieces, Object},
 };
 
 /// Writes a whole answer.
@@ -21,11 +28,14 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
             let mut choices = object.array("choices");
             let mut choice = choices.object();
             choice.put("index", &0);
-            message(&mut choice.object("message"), answer, own);
-            let stop = answer.stop.as_ref();
-            choice
-                .put("logprobs", &None::<u8>)
-                .put("finish_reason", &stop.map(|stop| stop::reason_name(stop, own)));
+            message(&mut choice.object("message"), answer, own, caller);
+            if answer.logprobs.is_empty() {
+                choice.put("logprobs", &None::<u8>);
+            } else {
+                put_logprobs(&mut choice, &answer.logprobs);
+            }
+            let finish = answer.stop.as_ref().map(|stop| stop::reason_name(stop, own));
+            choice.put("finish_reason", &finish.map(|finish| older(finish, caller)));
         }
         stop::put_usage(object, &answer.usage);
     })
@@ -49,7 +59,59 @@ fn head(
         .put("model", model.unwrap_or(&caller.model));
 }
 
-fn message(message: &mut Object<'_>, answer: &Completion, own: bool) {
+/// The finish reason by the name that a caller knows who declared functions by their older name.
+fn older<'a>(finish: &'a str, caller: &Caller) -> &'a str {
+    if caller.functions && finish == "tool_calls" { "function_call" } else { finish }
+}
+
+fn put_logprobs(choice: &mut Object<'_>, logprobs: &[TokenLogprob]) {
+    let put = |token: &mut Object<'_>, text: &str, logprob: f64| {
+        token.put("token", text).put("logprob", &logprob).put("bytes", text.as_bytes());
+    };
+    let mut object = choice.object("logprobs");
+    {
+        let mut list = object.array("content");
+        for read in logprobs {
+            let mut token = list.object();
+            put(&mut token, &read.token, read.logprob);
+            let mut tops = token.array("top_logprobs");
+            for (text, logprob) in &read.top {
+                put(&mut tops.object(), text, *logprob);
+            }
+        }
+    }
+    object.put("refusal", &None::<u8>);
+}
+
+fn put_citations(message: &mut Object<'_>, citations: &[Citation], text: u64) {
+    let mut list = message.array("annotations");
+    for citation in citations {
+        let mut annotation = list.object();
+        annotation.put("type", "url_citation");
+        // One that names no piece of the text is one of all of it.
+        let (start, end) = citation.range.unwrap_or((0, text));
+        annotation
+            .object("url_citation")
+            .put("url", &citation.url)
+            .put("title", citation.title.as_deref().unwrap_or_default())
+            .put("start_index", &start)
+            .put("end_index", &end);
+    }
+}
+
+/// An image that another vendor's model made, as relays and compatible servers have it. Nothing else of
+/// another vendor comes here: an answer that has it fails before it is written.
+fn put_image(list: &mut Array<'_>, opaque: &Opaque) {
+    let url = match image_of(opaque) {
+        Some(MediaSource::Base64 { mime, data }) => data_url(&mime, &data),
+        Some(MediaSource::Url { url, .. }) => url,
+        _ => return,
+    };
+    let mut image = list.object();
+    image.put("type", "image_url").object("image_url").put("url", &url);
+}
+
+fn message(message: &mut Object<'_>, answer: &Completion, own: bool, caller: &Caller) {
     let text = answer.text();
     let thoughts: String = answer
         .parts
@@ -66,7 +128,18 @@ fn message(message: &mut Object<'_>, answer: &Completion, own: bool) {
     // Not OpenAI's own, but what most compatible servers and clients call it.
     message.put_some("reasoning_content", Some(&thoughts).filter(|text| !text.is_empty()));
     message.put("refusal", &None::<u8>);
-    if answer.tool_calls().next().is_some() {
+    if !answer.citations.is_empty() {
+        put_citations(message, &answer.citations, text.chars().count() as u64);
+    }
+    let images = || answer.parts.iter().filter_map(opaque);
+    if images().any(|block| image_of(block).is_some()) {
+        let mut list = message.array("images");
+        images().for_each(|block| put_image(&mut list, block));
+    }
+    if let Some(call) = answer.tool_calls().next().filter(|_| caller.functions) {
+        let arguments = repaired(&call.arguments);
+        message.object("function_call").put("name", &call.name).put("arguments", &*arguments);
+    } else if answer.tool_calls().next().is_some() {
         let mut calls = message.array("tool_calls");
         for call in answer.tool_calls() {
             let arguments = match own {
@@ -77,6 +150,13 @@ fn message(message: &mut Object<'_>, answer: &Completion, own: bool) {
             item.put("id", &call.id).put("type", "function");
             item.object("function").put("name", &call.name).put("arguments", &*arguments);
         }
+    }
+}
+
+fn opaque(part: &Part) -> Option<&Opaque> {
+    match part {
+        Part::Opaque(opaque) => Some(opaque),
+        _ => None,
     }
 }
 
@@ -93,6 +173,8 @@ pub(super) struct Writer {
     /// The finish reason is out.
     finished: bool,
     usage_out: bool,
+    /// Characters of text so far.
+    text: u64,
 }
 
 impl Writer {
@@ -104,6 +186,7 @@ impl Writer {
             arguments: Vec::new(),
             finished: false,
             usage_out: false,
+            text: 0,
         }
     }
 
@@ -147,6 +230,10 @@ impl Writer {
     /// A piece of a call's arguments.
     fn call(&self, number: usize, json: &str, out: &mut Vec<u8>) {
         self.delta(out, None, |delta| {
+            if self.known.caller.functions {
+                delta.object("function_call").put("arguments", json);
+                return;
+            }
             let mut calls = delta.array("tool_calls");
             let mut call = calls.object();
             call.put("index", &number).object("function").put("arguments", json);
@@ -162,7 +249,8 @@ impl Writer {
         if !std::mem::replace(&mut self.finished, true)
             && let Some(stop) = &self.known.stop
         {
-            self.delta(out, Some(stop::reason_name(stop, own)), |_| {});
+            let finish = older(stop::reason_name(stop, own), &self.known.caller);
+            self.delta(out, Some(finish), |_| {});
         }
         if self.known.caller.stream_usage && !std::mem::replace(&mut self.usage_out, true) {
             self.chunk(out, |object| {
@@ -183,6 +271,7 @@ impl EncodeEvents for Writer {
                 Delta::Start { .. } => self.start(out),
                 Delta::Text { text, .. } => {
                     self.start(out);
+                    self.text += text.chars().count() as u64;
                     self.delta(out, None, |delta| {
                         delta.put("content", text);
                     });
@@ -197,6 +286,10 @@ impl EncodeEvents for Writer {
                     self.start(out);
                     let number = self.calls[index];
                     self.delta(out, None, |delta| {
+                        if self.known.caller.functions {
+                            delta.object("function_call").put("name", name).put("arguments", "");
+                            return;
+                        }
                         let mut calls = delta.array("tool_calls");
                         let mut call = calls.object();
                         call.put("index", &number).put("id", id).put("type", "function");
@@ -213,6 +306,24 @@ impl EncodeEvents for Writer {
                     if !json.is_empty() {
                         self.call(number, &json, out);
                     }
+                }
+                Delta::Opaque { block, .. } if image_of(block).is_some() => {
+                    self.start(out);
+                    self.delta(out, None, |delta| put_image(&mut delta.array("images"), block));
+                }
+                Delta::Citations(citations) => {
+                    self.start(out);
+                    self.delta(out, None, |delta| put_citations(delta, citations, self.text));
+                }
+                Delta::Logprobs(logprobs) => {
+                    self.start(out);
+                    self.chunk(out, |object| {
+                        let mut choices = object.array("choices");
+                        let mut choice = choices.object();
+                        choice.put("index", &0).object("delta");
+                        put_logprobs(&mut choice, logprobs);
+                        choice.put("finish_reason", &None::<u8>);
+                    });
                 }
                 Delta::End => self.end(!foreign, out),
                 _ => {}

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use steadfast_chat::{Citation, TokenLogprob};
 
 use crate::json::{Raw, Str};
 
@@ -36,6 +37,8 @@ pub(super) struct Choice<'a> {
     #[serde(borrow, alias = "message")]
     pub(super) delta: Option<Piece<'a>>,
     #[serde(borrow)]
+    pub(super) logprobs: Option<Logprobs<'a>>,
+    #[serde(borrow)]
     pub(super) finish_reason: Option<Str<'a>>,
 }
 
@@ -61,6 +64,8 @@ pub(super) struct Piece<'a> {
     /// OpenRouter.
     #[serde(borrow)]
     pub(super) images: Option<Raw<'a>>,
+    #[serde(borrow)]
+    pub(super) annotations: Option<Raw<'a>>,
 }
 
 impl Piece<'_> {
@@ -103,6 +108,58 @@ pub(super) struct ContentPart<'a> {
     pub(super) kind: Option<Str<'a>>,
     #[serde(borrow)]
     pub(super) text: Option<Raw<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Logprobs<'a> {
+    #[serde(borrow)]
+    content: Option<Raw<'a>>,
+}
+
+/// A token as it is on the wire.
+#[derive(Deserialize)]
+struct Token {
+    token: String,
+    logprob: f64,
+    #[serde(default)]
+    top_logprobs: Vec<Token>,
+}
+
+impl Logprobs<'_> {
+    /// What can be read of them; it is no part of the answer's content.
+    pub(super) fn read(&self) -> Vec<TokenLogprob> {
+        let tokens = self.content.map(|raw| serde_json::from_str::<Vec<Token>>(raw.get()));
+        let tokens = tokens.and_then(Result::ok).unwrap_or_default();
+        let read = tokens.into_iter().map(|Token { token, logprob, top_logprobs }| {
+            let mut read = TokenLogprob::new(token, logprob);
+            read.top = top_logprobs.into_iter().map(|top| (top.token, top.logprob)).collect();
+            read
+        });
+        read.collect()
+    }
+}
+
+/// The sources in `annotations`, as far as they are addresses.
+pub(super) fn citations(annotations: Raw<'_>) -> Vec<Citation> {
+    #[derive(Deserialize)]
+    struct Annotation {
+        url_citation: Option<UrlCitation>,
+    }
+    #[derive(Deserialize)]
+    struct UrlCitation {
+        url: String,
+        title: Option<String>,
+        start_index: Option<u64>,
+        end_index: Option<u64>,
+    }
+    let read: Vec<Annotation> = serde_json::from_str(annotations.get()).unwrap_or_default();
+    let cited = read.into_iter().filter_map(|annotation| annotation.url_citation).map(|cited| {
+        let mut citation = Citation::new(cited.url);
+        citation.title = cited.title;
+        citation.range = cited.start_index.zip(cited.end_index);
+        citation
+    });
+    cited.collect()
 }
 
 /// The text of a chunk that has no more than one, as it stands in the chunk.

@@ -5,7 +5,7 @@ use steadfast_core::Reason;
 use crate::{dialect::ErrorReply, json::Object};
 
 /// The `type` and `code` OpenAI uses, or would.
-fn kind_and_code(reason: Reason) -> (&'static str, &'static str) {
+pub(in crate::dialect) fn kind_and_code(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::Auth => ("authentication_error", "invalid_api_key"),
         Reason::Billing => ("insufficient_quota", "insufficient_quota"),
@@ -19,13 +19,14 @@ fn kind_and_code(reason: Reason) -> (&'static str, &'static str) {
         Reason::Format
         | Reason::PayloadTooLarge
         | Reason::Unsupported
+        | Reason::Safety
         | Reason::OutputTruncated
         | Reason::Cancelled => ("invalid_request_error", reason.as_str()),
         _ => ("server_error", reason.as_str()),
     }
 }
 
-pub(super) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
+pub(in crate::dialect) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
     let (kind, code) = kind_and_code(reply.reason);
     let mut out = Vec::new();
     Object::new(&mut out)

@@ -6,7 +6,13 @@ use steadfast_core::Failure;
 
 use super::DIALECT;
 use crate::{
-    dialect::{calls::Calls, fault, media::data_url, turns::opaque_text},
+    dialect::{
+        calls::Calls,
+        fault,
+        media::{IMAGES, data_url},
+        openai::request_decode::REFUSAL,
+        words::failed,
+    },
     json::{Array, Object},
 };
 
@@ -66,20 +72,25 @@ fn assistant(
     calls: &Calls,
 ) -> Result<(), Failure> {
     let text = message.text();
-    let mut written = Vec::new();
+    let (mut written, mut images, mut refusal) = (Vec::new(), Vec::new(), None);
     for (p, part) in message.parts().iter().enumerate() {
         match part {
             Part::ToolCall(call) => {
                 let id = calls.get(m, p).map_or(call.id.as_str(), |known| &known.id);
                 let empty = call.arguments.trim().is_empty();
+                let own = message.dialect() == Some(DIALECT);
+                let extra = call.extra.as_deref().filter(|_| own);
                 written.push(Object::text(|object| {
                     object.put("id", id).put("type", "function");
                     object
                         .object("function")
                         .put("name", &call.name)
-                        .put("arguments", if empty { "{}" } else { &call.arguments });
-                    if message.dialect() == Some(DIALECT) {
-                        object.extra(call.extra.as_deref());
+                        .put("arguments", if empty { "{}" } else { &call.arguments })
+                        .extra(extra.and_then(|extra| extra.get("function")?.as_object()));
+                    for (name, value) in extra.into_iter().flatten() {
+                        if name != "function" {
+                            object.put(name, value);
+                        }
                     }
                 }));
             }
@@ -88,16 +99,31 @@ fn assistant(
             {
                 written.push(opaque.json.get().to_owned());
             }
-            // Thinking does not go into a request of this dialect, nor does what the servers of
-            // another vendor did.
+            Part::Opaque(opaque) if opaque.dialect == DIALECT && opaque.kind == REFUSAL => {
+                refusal = opaque.json.to_value()["refusal"].as_str().map(str::to_owned);
+            }
+            Part::Opaque(opaque) if opaque.dialect == DIALECT && opaque.kind == IMAGES => {
+                images.push(opaque.json.get().to_owned());
+            }
+            Part::Opaque(opaque) if opaque.dialect == DIALECT => {}
+            Part::Opaque(_) => content_part(&mut images, part, message)?,
+            Part::Media(medium) => images.push(media(medium, message)?),
+            // Thinking does not go into a request of this dialect.
             _ => {}
         }
     }
-    if written.is_empty() && !has_text(message) {
+    let besides = !written.is_empty() || !images.is_empty() || refusal.is_some();
+    if !besides && !has_text(message) {
         return Ok(());
     }
     let mut object = open(list, "assistant", message);
-    object.put("content", &Some(&text).filter(|text| written.is_empty() || !text.is_empty()));
+    object.put("content", &Some(&text).filter(|text| !besides || !text.is_empty()));
+    object.put_some("refusal", refusal);
+    if !images.is_empty() {
+        // As relays and compatible servers have it.
+        let mut list = object.array("images");
+        images.iter().for_each(|image| list.raw(image));
+    }
     if !written.is_empty() {
         let mut list = object.array("tool_calls");
         written.iter().for_each(|call| list.raw(call));
@@ -138,7 +164,10 @@ fn user(
         };
         let known = calls.get(m, p);
         let texts: Vec<&str> = result.content.iter().filter_map(Part::as_text).collect();
-        let text = texts.join("\n");
+        let mut text = texts.join("\n");
+        if result.is_error && message.dialect().is_some_and(|read| read != DIALECT) {
+            text = failed(text);
+        }
         // What a tool showed: a tool's message takes text alone, so the user shows it.
         rest.extend(result.content.iter().filter(|part| matches!(part, Part::Media(_))));
         let mut object = if message.role() == Role::Tool {
@@ -198,10 +227,8 @@ fn content_part(out: &mut Vec<String>, part: &Part, message: &Message) -> Result
             out.push(opaque.json.get().to_owned());
         }
         Part::Opaque(opaque) => {
-            let text = opaque_text(opaque, DIALECT)?;
-            out.push(Object::text(|object| {
-                object.put("type", "text").put("text", &text);
-            }));
+            let what = format!("a part `{}` of the {} dialect", opaque.kind, opaque.dialect);
+            return Err(fault::unsupported(DIALECT, &what));
         }
         Part::ToolCall(_) => {
             return Err(fault::unsupported(DIALECT, "a tool call in a message of the user"));

@@ -3,6 +3,7 @@
 mod answer_decode;
 mod answer_encode;
 mod chunk;
+mod embed;
 mod error;
 mod messages;
 mod request_decode;
@@ -17,12 +18,15 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
+pub(super) use self::embed::Embeddings;
+
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::OpenAi;
 
 static FACTS: DialectFacts = DialectFacts {
     dialect: DIALECT,
     keep_alive: Some(b": ping\n\n"),
+    error_breaks_off: false,
     error_event: None,
     request_id: HeaderName::from_static("x-request-id"),
     base_url: "https://api.openai.com/v1",
@@ -46,6 +50,10 @@ impl Codec for OpenAi {
 
     fn encode_request(&self, request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failure> {
         request_encode::encode(request, wire)
+    }
+
+    fn leaves_out(&self, request: &ChatRequest) -> Vec<&'static str> {
+        request_encode::leaves_out(request)
     }
 
     fn decode_answer(&self, body: &Bytes) -> Result<Event, Failure> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 use steadfast_chat::{
-    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part,
+    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
     ResponseFormat, Role, Text, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
 };
 
@@ -11,8 +11,8 @@ use super::DIALECT;
 use crate::{
     dialect::media::{kind_of, source_of_url},
     json::{
-        At, Fields, Raw, RequestError, borrowed, each, flag, float, int, kind, list, raw_object,
-        string, strings, uint,
+        At, Fields, Object, Raw, RequestError, borrowed, each, flag, float, int, kind, list,
+        raw_object, string, strings, uint,
     },
 };
 
@@ -22,9 +22,17 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let (mut top, messages) = Fields::with_list(body, "messages")?;
     let mut request = ChatRequest::new(each(messages, |raw| message(raw, body)).at("messages")?);
     request.model = top.need("model", string)?.into();
-    request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
+    let tools = top.get("tools", |raw| list(raw, tool))?;
+    // Their older name.
+    let functions = top.get("functions", |raw| list(raw, function_tool))?;
+    let older = tools.is_none() && functions.is_some();
+    let mut tools = tools.unwrap_or_default();
+    tools.extend(functions.unwrap_or_default());
+    request.tools = tools.into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
-    request.params = params(&mut top)?.into();
+    let mut params = params(&mut top)?;
+    params.functions = older;
+    request.params = params.into();
     Ok(request.with_origin(DIALECT, body.clone()))
 }
 
@@ -40,8 +48,13 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
     params.seed = top.get("seed", int)?;
     params.presence_penalty = top.get("presence_penalty", float)?;
     params.frequency_penalty = top.get("frequency_penalty", float)?;
+    params.logprobs = top.get("logprobs", flag)?;
+    params.top_logprobs = top.get("top_logprobs", uint)?;
     params.user = top.get("user", string)?;
-    params.tool_choice = top.get("tool_choice", tool_choice)?.flatten();
+    params.tool_choice = match top.get("tool_choice", tool_choice)? {
+        Some(choice) => choice,
+        None => top.get("function_call", older_choice)?,
+    };
     params.format = top.get("response_format", format)?.flatten();
     params.thinking = top.get("reasoning_effort", string)?.map(|word| match word.as_str() {
         "none" => ThinkingConfig::Off,
@@ -96,6 +109,14 @@ fn result(id: String, name: Option<String>, content: Vec<Part>) -> Part {
 
 fn assistant(fields: &mut Fields<'_>) -> Result<Vec<Part>, RequestError> {
     let mut parts = content(fields)?;
+    if let Some(refusal) = fields.get("refusal", string)?.filter(|text| !text.is_empty()) {
+        let block = Object::text(|block| {
+            block.put("type", "refusal").put("refusal", &refusal);
+        });
+        let json = RawJson::from_checked(&block);
+        parts.push(Part::Opaque(Opaque { dialect: DIALECT, kind: REFUSAL.to_owned(), json }));
+    }
+    parts.extend(fields.get("images", |raw| list(raw, part))?.unwrap_or_default());
     if let Some(calls) = fields.get("tool_calls", |raw| list(raw, call))? {
         // An empty text beside calls means nothing.
         parts.retain(|part| part.as_text() != Some(""));
@@ -113,7 +134,11 @@ fn call(raw: Raw<'_>) -> Result<Part, RequestError> {
     }
     let id = fields.need("id", string)?;
     let mut call = fields.need("function", function)?;
-    (call.id, call.extra) = (id, fields.rest());
+    let (inner, mut outer) = (call.extra.take(), fields.rest());
+    if let Some(inner) = inner {
+        outer.get_or_insert_default().insert("function".to_owned(), Value::Object(*inner));
+    }
+    (call.id, call.extra) = (id, outer);
     Ok(Part::ToolCall(call))
 }
 
@@ -121,7 +146,7 @@ fn function(raw: Raw<'_>) -> Result<ToolCall, RequestError> {
     let mut fields = Fields::read(raw)?;
     let name = fields.need("name", string)?;
     let arguments = fields.get("arguments", string)?.unwrap_or_default();
-    Ok(ToolCall { name, arguments, ..ToolCall::default() })
+    Ok(ToolCall { name, arguments, extra: fields.rest(), ..ToolCall::default() })
 }
 
 fn opaque(kind: &str, raw: Raw<'_>) -> Part {
@@ -195,6 +220,9 @@ fn image(raw: Raw<'_>) -> Result<(String, Extra), RequestError> {
     Ok((url, fields.rest()))
 }
 
+/// The kind of a part that is a refusal, which may stand beside the content too.
+pub(super) const REFUSAL: &str = "refusal";
+
 /// A medium. What is left of the part goes into its extra fields, what is left of the object
 /// inside it under that object's name.
 fn media(
@@ -218,25 +246,70 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
         let json = raw.kept();
         return Ok(Tool::Opaque(Opaque { dialect: DIALECT, kind: what, json }));
     }
-    let (name, description, parameters, strict) = fields.need("function", |raw| {
-        let mut inner = Fields::read(raw)?;
-        Ok((
-            inner.need("name", string)?,
-            inner.get("description", string)?,
-            inner.get("parameters", raw_object)?,
-            inner.get("strict", flag)?,
-        ))
+    let mut declared = fields.need("function", function_tool)?;
+    // What is left of the tool, beside what is left of the function in it.
+    if let (Tool::Function { extra, .. }, Some(outer)) = (&mut declared, fields.rest()) {
+        let inner = extra.take().map(|inner| ("function".to_owned(), Value::Object(*inner)));
+        *extra = Some(Box::new(outer.into_iter().chain(inner).collect()));
+    } else if let Tool::Function { extra: Some(extra), .. } = &mut declared {
+        let inner = Value::Object(std::mem::take(extra));
+        extra.insert("function".to_owned(), inner);
+    }
+    Ok(declared)
+}
+
+/// A function; what is left of it is in its extra fields.
+fn function_tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    Ok(Tool::Function {
+        name: fields.need("name", string)?,
+        description: fields.get("description", string)?,
+        parameters: fields.get("parameters", raw_object)?,
+        strict: fields.get("strict", flag)?,
+        extra: fields.rest(),
+        dialect: Some(DIALECT),
+    })
+}
+
+/// The older form of a choice.
+fn older_choice(raw: Raw<'_>) -> Result<ToolChoice, RequestError> {
+    match kind(raw) {
+        "a string" => match &*borrowed(raw)? {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            other => Err(RequestError::new(format!(
+                "`{other}` is no choice; one of auto, none, or a function"
+            ))),
+        },
+        _ => Ok(ToolChoice::Tool(Fields::read(raw)?.need("name", string)?)),
+    }
+}
+
+/// Some of the tools: `None` when one of them is no function.
+fn allowed(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
+    let mut fields = Fields::read(raw)?;
+    let required = &*fields.need("mode", borrowed)? == "required";
+    let names = fields.need("tools", |raw| {
+        list(raw, |raw| {
+            let mut tool = Fields::read(raw)?;
+            if tool.need("type", string)? != "function" {
+                return Ok(None);
+            }
+            tool.need("function", |raw| Fields::read(raw)?.need("name", string)).map(Some)
+        })
     })?;
-    let (extra, dialect) = (fields.rest(), Some(DIALECT));
-    Ok(Tool::Function { name, description, parameters, strict, extra, dialect })
+    let names: Option<Vec<String>> = names.into_iter().collect();
+    Ok(names.map(|names| ToolChoice::Allowed { names, required }))
 }
 
 /// `None` for choices that have no equivalent here; they are sent as they were read.
 fn tool_choice(raw: Raw<'_>) -> Result<Option<ToolChoice>, RequestError> {
     if kind(raw) != "a string" {
         let mut fields = Fields::read(raw)?;
-        if fields.need("type", string)? != "function" {
-            return Ok(None);
+        match &*fields.need("type", borrowed)? {
+            "function" => {}
+            "allowed_tools" => return fields.need("allowed_tools", allowed),
+            _ => return Ok(None),
         }
         let name = fields.need("function", |raw| Fields::read(raw)?.need("name", string))?;
         return Ok(Some(ToolChoice::Tool(name)));

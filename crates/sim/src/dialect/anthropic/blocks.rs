@@ -52,7 +52,14 @@ pub(crate) fn system(value: &Value) -> Result<(), Refusal> {
     }
 }
 
-pub(crate) fn message(at: usize, message: &Value, last: bool) -> Result<(), Refusal> {
+/// Checks the message at `at`. One of the role `system` is accepted where `instructs`: in the middle of a
+/// conversation, by a model that takes such.
+pub(crate) fn message(
+    at: usize,
+    message: &Value,
+    last: bool,
+    instructs: bool,
+) -> Result<(), Refusal> {
     let path = format!("messages.{at}");
     if !message.is_object() {
         return Err(invalid(format!(
@@ -62,6 +69,7 @@ pub(crate) fn message(at: usize, message: &Value, last: bool) -> Result<(), Refu
     let user = match message["role"].as_str() {
         Some("user") => true,
         Some("assistant") => false,
+        Some("system") if instructs => true,
         Some("system") => {
             return Err(invalid(
                 "messages: Unexpected role \"system\". The Messages API accepts a top-level \

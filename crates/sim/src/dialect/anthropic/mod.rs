@@ -1,5 +1,6 @@
 //! Anthropic messages.
 
+pub(crate) mod binding;
 pub(crate) mod blocks;
 pub(crate) mod errors;
 pub(crate) mod read;

@@ -36,6 +36,20 @@ pub(crate) fn read(request: &mut SimRequest) {
     request.include_usage = true;
 }
 
+/// The schema of the JSON that it wants; the second is its name in the beta.
+pub(crate) fn schema(body: &Value) -> Option<&Value> {
+    body["output_config"]["format"].get("schema").or_else(|| body["output_format"].get("schema"))
+}
+
+/// How many results of tools there are.
+pub(crate) fn tool_results(body: &Value) -> usize {
+    items(&body["messages"])
+        .iter()
+        .flat_map(|message| items(&message["content"]))
+        .filter(|block| block["type"] == "tool_result")
+        .count()
+}
+
 /// Whether the request turns thinking on.
 pub(crate) fn enabled(body: &Value) -> bool {
     matches!(body["thinking"]["type"].as_str(), Some("enabled" | "adaptive"))

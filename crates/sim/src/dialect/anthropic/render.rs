@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::binding::Prefix;
 use crate::answer::{Answer, Block, Sent, SentCall, Stop, Usage};
 use crate::dialect::openai::render::extend;
 use crate::dialect::{Form, Render};
@@ -64,21 +65,25 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
     let id = hash::id(&mut render.rng, "msg_01", 22);
     let mut raw = Raw::new(hash::id(&mut render.rng, "raw", 24));
     let mut sent = begin(answer, render);
+    let mut prefix = Prefix::of_answer(&render.request.body);
     let mut content = Vec::new();
     for block in &answer.blocks {
         content.push(match block {
             Block::Text(text) => {
                 sent.text.push_str(text);
+                prefix.text(text);
                 json!({"type": "text", "text": text})
             }
             Block::Thinking(text) => {
-                let signature = render.signer.sign(text);
+                let signature = render.signer.bind(text, prefix.binding());
+                prefix.thought(&signature);
                 sent.thinking.push_str(text);
                 sent.signatures.push(signature.clone());
                 json!({"type": "thinking", "thinking": text, "signature": signature})
             }
             Block::RedactedThinking(text) => {
-                let data = render.signer.enclose(text);
+                let data = render.signer.enclose(text, prefix.binding());
+                prefix.thought(&data);
                 sent.signatures.push(data.clone());
                 json!({"type": "redacted_thinking", "data": data})
             }
@@ -88,6 +93,7 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
                     name: name.clone(),
                     arguments: object_or_empty(arguments).to_owned(),
                 };
+                prefix.call(&call.id, &call.name, &parsed(&call.arguments));
                 let input = raw.put(&call.arguments);
                 let block = json!({
                     "type": "tool_use", "id": call.id, "name": call.name, "input": input,
@@ -110,6 +116,11 @@ pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) 
     });
     extend(&mut body, &answer.extra);
     (raw.write(&body), sent)
+}
+
+/// Arguments as they come back: an object.
+fn parsed(arguments: &str) -> Value {
+    serde_json::from_str(object_or_empty(arguments)).unwrap_or_default()
 }
 
 fn tool_id(id: Option<&String>, render: &mut Render<'_>) -> String {
@@ -152,6 +163,7 @@ impl Events<'_> {
 pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, Sent) {
     let id = hash::id(&mut render.rng, "msg_01", 22);
     let mut sent = begin(answer, render);
+    let mut prefix = Prefix::of_answer(&render.request.body);
     let mut events = Events { frames: Vec::new(), extra: &answer.extra };
     let mut message = json!({
         "model": render.request.model,
@@ -170,6 +182,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
         match block {
             Block::Text(text) => {
                 sent.text.push_str(text);
+                prefix.text(text);
                 events.start(index, &json!({"type": "text", "text": ""}));
                 for piece in answer.pieces(text) {
                     let delta = json!({"type": "text_delta", "text": piece});
@@ -177,7 +190,8 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 }
             }
             Block::Thinking(text) => {
-                let signature = render.signer.sign(text);
+                let signature = render.signer.bind(text, prefix.binding());
+                prefix.thought(&signature);
                 sent.thinking.push_str(text);
                 sent.signatures.push(signature.clone());
                 events.start(index, &json!({"type": "thinking", "thinking": "", "signature": ""}));
@@ -189,7 +203,8 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 events.delta(Kind::Meta, index, &delta);
             }
             Block::RedactedThinking(text) => {
-                let data = render.signer.enclose(text);
+                let data = render.signer.enclose(text, prefix.binding());
+                prefix.thought(&data);
                 sent.signatures.push(data.clone());
                 events.start(index, &json!({"type": "redacted_thinking", "data": data}));
             }
@@ -203,6 +218,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
                 for piece in answer.pieces(arguments) {
                     events.delta(Kind::Content, index, &delta(piece));
                 }
+                prefix.call(&id, name, &parsed(arguments));
                 sent.tool_calls.push(SentCall {
                     id,
                     name: name.clone(),

@@ -62,11 +62,15 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
     if !matches!(&body["thread"], Value::Null | Value::Bool(false)) {
         return Err(no_thread());
     }
+    if let Some(key) = check.model.refused(body) {
+        return Err(invalid(format!("`{key}` is deprecated for this model.")));
+    }
     parameters(check)?;
     blocks::system(&body["system"])?;
     let messages = messages(&body["messages"])?;
     for (at, message) in messages.iter().enumerate() {
-        blocks::message(at, message, at + 1 == messages.len())?;
+        let instructs = check.model.system_turns && at > 0 && messages[at - 1]["role"] == "user";
+        blocks::message(at, message, at + 1 == messages.len(), instructs)?;
     }
     if messages[0]["role"] != "user" {
         return Err(invalid("messages: first message must use the \"user\" role"));

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::binding;
 use super::errors::invalid;
 use super::read::enabled;
 use super::turns::Turn;
@@ -18,10 +19,10 @@ pub(crate) fn check(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal
             "thinking" => (
                 "thinking",
                 "signature",
-                check.signer.verifies(block.str("thinking"), block.str("signature")),
+                check.signer.bound(block.str("thinking"), block.str("signature")).is_some(),
             ),
             "redacted_thinking" => {
-                ("redacted_thinking", "data", check.signer.is_enclosed(block.str("data")))
+                ("redacted_thinking", "data", check.signer.enclosed(block.str("data")).is_some())
             }
             _ => continue,
         };
@@ -32,7 +33,8 @@ pub(crate) fn check(check: &Check<'_>, turns: &[Turn<'_>]) -> Result<(), Refusal
             )));
         }
     }
-    open_loop(check, turns)
+    open_loop(check, turns)?;
+    binding::check(check, turns)
 }
 
 fn parameters(check: &Check<'_>) -> Result<(), Refusal> {

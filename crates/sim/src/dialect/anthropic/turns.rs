@@ -67,7 +67,8 @@ impl<'a> Turn<'a> {
 pub(crate) fn turns(messages: &[Value]) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for (at, message) in messages.iter().enumerate() {
-        let user = message["role"] == "user";
+        // Instructions in the middle belong to the turn they follow, which is a user's.
+        let user = message["role"] != "assistant";
         let blocks: Vec<(At, Block<'_>)> = match &message["content"] {
             Value::String(text) => vec![(At { message: at, block: 0 }, Block::Plain(text))],
             Value::Array(list) => list

@@ -23,11 +23,24 @@ pub(crate) fn violation(path: &str, message: &str) -> Refusal {
 
 /// JSON that does not match the schema.
 pub(crate) fn bad_payload(message: String) -> Refusal {
-    let detail = json!({
+    let violation = json!({"description": message});
+    invalid(message).detail(bad_request(&violation))
+}
+
+/// A field that the request does not have, or an object of it.
+pub(crate) fn unknown_name(name: &str, object: Option<&str>) -> Refusal {
+    let at = object.map(|object| format!(" at '{object}'")).unwrap_or_default();
+    let message =
+        format!("Invalid JSON payload received. Unknown name \"{name}\"{at}: Cannot find field.");
+    let violation = json!({"field": object, "description": message});
+    invalid(message).detail(bad_request(&violation))
+}
+
+fn bad_request(violation: &Value) -> Value {
+    json!({
         "@type": "type.googleapis.com/google.rpc.BadRequest",
-        "fieldViolations": [{"description": message}],
-    });
-    invalid(message).detail(detail)
+        "fieldViolations": [violation],
+    })
 }
 
 pub(crate) fn body(refusal: &Refusal, _request_id: &str) -> Value {

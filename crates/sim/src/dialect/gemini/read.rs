@@ -65,6 +65,23 @@ pub(crate) fn declarations(body: &Value) -> impl Iterator<Item = (String, &Value
     })
 }
 
+/// The schema of the JSON that it wants.
+pub(crate) fn schema(body: &Value) -> Option<&Value> {
+    let config = field(body, "generationConfig", "generation_config");
+    ["responseJsonSchema", "responseSchema", "response_json_schema", "response_schema"]
+        .into_iter()
+        .find_map(|key| config.get(key))
+}
+
+/// How many results of tools there are.
+pub(crate) fn tool_results(body: &Value) -> usize {
+    items(&body["contents"])
+        .iter()
+        .flat_map(parts)
+        .filter(|part| !field(part, "functionResponse", "function_response").is_null())
+        .count()
+}
+
 fn text_of(content: &Value) -> String {
     parts(content)
         .filter(|part| part["thought"] != true)

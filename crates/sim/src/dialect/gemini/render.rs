@@ -200,12 +200,16 @@ pub(crate) fn models(models: &[Model]) -> Value {
 }
 
 pub(crate) fn model(model: &Model) -> Value {
+    let methods = match model.dimensions {
+        0 => ["generateContent", "countTokens", "streamGenerateContent"].as_slice(),
+        _ => &["embedContent", "countTokens"],
+    };
     json!({
         "name": format!("models/{}", model.name),
         "version": "001",
         "displayName": model.name,
         "inputTokenLimit": model.context,
         "outputTokenLimit": model.output,
-        "supportedGenerationMethods": ["generateContent", "countTokens", "streamGenerateContent"],
+        "supportedGenerationMethods": methods,
     })
 }

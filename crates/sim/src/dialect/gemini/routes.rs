@@ -22,6 +22,9 @@ pub(crate) fn route(method: &Method, path: &str) -> Route {
         (&Method::POST, Some((model, "streamGenerateContent"))) => {
             Route::Generate { model: Some(model.to_owned()), stream: Some(true) }
         }
+        (&Method::POST, Some((model, method @ ("embedContent" | "batchEmbedContents")))) => {
+            Route::Embed { model: Some(model.to_owned()), single: method == "embedContent" }
+        }
         (&Method::POST, Some((model, "countTokens"))) => {
             Route::Count { model: Some(model.to_owned()) }
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::errors::{bad_payload, invalid, violation};
+use super::errors::{bad_payload, invalid, unknown_name, violation};
 use super::read::declarations;
 use super::{field, parts, turns};
 use crate::dialect::{Check, Dialect, Refusal, items, overflow};
@@ -54,8 +54,11 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
     let body = check.body;
     let config = field(body, "generationConfig", "generation_config");
     if check.refuse_unknown {
-        unknown(body, KNOWN, "")?;
-        unknown(config, KNOWN_CONFIG, " at 'generation_config'")?;
+        unknown(body, KNOWN, None)?;
+        unknown(config, KNOWN_CONFIG, Some("generation_config"))?;
+    }
+    if let Some(key) = check.model.refused(config) {
+        return Err(unknown_name(key, Some("generation_config")));
     }
     payload(body)?;
     let contents = match &body["contents"] {
@@ -83,12 +86,10 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
     size(config, check)
 }
 
-fn unknown(object: &Value, known: &[&str], at: &str) -> Result<(), Refusal> {
+fn unknown(object: &Value, known: &[&str], at: Option<&str>) -> Result<(), Refusal> {
     let Some(fields) = object.as_object() else { return Ok(()) };
     match fields.keys().find(|key| !known.contains(&camel(key).as_str())) {
-        Some(key) => Err(bad_payload(format!(
-            "Invalid JSON payload received. Unknown name \"{key}\"{at}: Cannot find field."
-        ))),
+        Some(key) => Err(unknown_name(key, at)),
         None => Ok(()),
     }
 }

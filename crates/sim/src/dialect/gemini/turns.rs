@@ -83,13 +83,18 @@ pub(crate) fn check(
     signatures(contents, check)
 }
 
-/// Contents of the model's that follow each other are one turn: Google's own SDKs send a turn that
-/// was streamed as the chunks it came in.
+/// Contents of one role that follow each other are one turn: Google's own SDKs send a turn of the model that
+/// was streamed as the chunks it came in, and its own agent asks in two contents which model suits a question.
+/// Responses of functions are a turn by themselves.
 fn joined(contents: &[Value]) -> Vec<Value> {
+    let model = |content: &Value| content["role"] == "model";
+    let responds = |content: &Value| responses(content).next().is_some();
     let mut turns: Vec<Value> = Vec::with_capacity(contents.len());
     for content in contents {
         match turns.last_mut() {
-            Some(last) if last["role"] == "model" && content["role"] == "model" => {
+            Some(last)
+                if model(last) == model(content) && !responds(last) && !responds(content) =>
+            {
                 if let Some(list) = last["parts"].as_array_mut() {
                     list.extend(parts(content).cloned());
                 }

@@ -113,11 +113,15 @@ fn one_part(
 }
 
 fn image(path: &str, image: &Value) -> Result<(), Refusal> {
-    let url = match &image["url"] {
-        Value::String(url) => url,
-        Value::Null => return Err(missing(&format!("{path}.image_url.url"))),
-        other => return Err(wrong_type(&format!("{path}.image_url.url"), "a string", other)),
-    };
+    match &image["url"] {
+        Value::String(url) => image_url(&format!("{path}.image_url.url"), url),
+        Value::Null => Err(missing(&format!("{path}.image_url.url"))),
+        other => Err(wrong_type(&format!("{path}.image_url.url"), "a string", other)),
+    }
+}
+
+/// The address of an image at `path`, or the image itself.
+pub(crate) fn image_url(path: &str, url: &str) -> Result<(), Refusal> {
     if url.starts_with("https://") || url.starts_with("http://") {
         return Ok(());
     }
@@ -131,10 +135,9 @@ fn image(path: &str, image: &Value) -> Result<(), Refusal> {
     let Some((mime, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"))
     else {
         return Err(invalid(format!(
-            "Invalid '{path}.image_url.url'. Expected a valid URL, but got a value with an \
-             invalid format."
+            "Invalid '{path}'. Expected a valid URL, but got a value with an invalid format."
         ))
-        .param(format!("{path}.image_url.url"))
+        .param(path)
         .code("invalid_value"));
     };
     if !["image/png", "image/jpeg", "image/gif", "image/webp"].contains(&mime) {

@@ -38,6 +38,16 @@ pub(crate) fn read(request: &mut SimRequest) {
     request.thinking = false;
 }
 
+/// The schema of the JSON that it wants.
+pub(crate) fn schema(body: &Value) -> Option<&Value> {
+    body["response_format"]["json_schema"].get("schema")
+}
+
+/// How many results of tools there are.
+pub(crate) fn tool_results(body: &Value) -> usize {
+    items(&body["messages"]).iter().filter(|message| message["role"] == "tool").count()
+}
+
 fn text_of(content: &Value) -> String {
     pieces_of(content).join("\n")
 }

@@ -7,6 +7,7 @@ use crate::dialect::{Refusal, Route};
 pub(crate) fn route(method: &Method, path: &str) -> Route {
     match (method, path) {
         (&Method::POST, "/v1/chat/completions") => Route::Generate { model: None, stream: None },
+        (&Method::POST, "/v1/embeddings") => Route::Embed { model: None, single: false },
         (&Method::GET, "/v1/models") => Route::Models,
         (&Method::GET, path) => match path.strip_prefix("/v1/models/") {
             Some(name) if !name.is_empty() => Route::Model(name.to_owned()),

@@ -5,7 +5,10 @@ use serde_json::Value;
 use super::errors::{invalid, no_prefill};
 use super::shape::{empty_array, missing, present, wrong_type};
 use super::{messages, tools};
-use crate::dialect::{Check, Dialect, Refusal, overflow};
+use crate::{
+    ToolsBeside,
+    dialect::{Check, Dialect, Refusal, overflow},
+};
 
 const KNOWN: &[&str] = &[
     "audio",
@@ -63,6 +66,10 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
         return Err(invalid(format!("Unknown parameter: '{key}'."))
             .param(key.as_str())
             .code("unknown_parameter"));
+    }
+    if let Some(key) = check.model.refused(body) {
+        let message = format!("Unsupported parameter: '{key}' is not supported with this model.");
+        return Err(invalid(message).param(key).code("unsupported_parameter"));
     }
     parameters(check)?;
     let list = list(&body["messages"])?;
@@ -146,11 +153,59 @@ fn parameters(check: &Check<'_>) -> Result<(), Refusal> {
         }
         Some(other) => return Err(wrong_type("temperature", "a decimal", other)),
     }
+    effort(check)?;
     if present(&body["stream_options"]).is_some() && body["stream"] != true {
         return Err(invalid(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
         )
         .param("stream_options"));
+    }
+    Ok(())
+}
+
+/// The effort is one that the model knows, and one beside which it takes tools.
+fn effort(check: &Check<'_>) -> Result<(), Refusal> {
+    let (body, model) = (check.body, check.model);
+    let asked = present(&body["reasoning_effort"]);
+    if asked.is_some() && !model.thinking {
+        return Err(invalid(
+            "Unsupported parameter: 'reasoning_effort' is not supported with this model.",
+        )
+        .param("reasoning_effort")
+        .code("unsupported_parameter"));
+    }
+    let asked = match asked {
+        None => None,
+        Some(Value::String(word)) => Some(word.as_str()),
+        Some(other) => return Err(wrong_type("reasoning_effort", "a string", other)),
+    };
+    if let Some(word) = asked
+        && !model.efforts.is_empty()
+        && !model.efforts.contains(&word)
+    {
+        let known: Vec<String> = model.efforts.iter().map(|known| format!("'{known}'")).collect();
+        return Err(invalid(format!(
+            "Unsupported value: 'reasoning_effort' does not support '{word}' with this model. \
+             Supported values are: {}.",
+            known.join(", ")
+        ))
+        .param("reasoning_effort")
+        .code("unsupported_value"));
+    }
+    let refused = match model.tools {
+        ToolsBeside::AnyEffort => false,
+        ToolsBeside::NoEffort => asked.is_some_and(|word| word != "none"),
+        ToolsBeside::NoneAlone => asked != Some("none"),
+    };
+    let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+    if refused && has_tools {
+        return Err(invalid(format!(
+            "Function tools with reasoning_effort are not supported for {} in \
+             /v1/chat/completions. To use function tools, use /v1/responses or set \
+             reasoning_effort to 'none'.",
+            model.name
+        ))
+        .param("reasoning_effort"));
     }
     Ok(())
 }

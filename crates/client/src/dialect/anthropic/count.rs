@@ -1,0 +1,73 @@
+//! Anthropic's `count_tokens`.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use steadfast_core::Failure;
+
+use super::{Anthropic, DIALECT};
+use crate::{
+    dialect::{
+        Codec, Route, Wire,
+        count::{CountCodec, CountRequest},
+        fault,
+    },
+    json::{Object, RequestError, fields_of_body, patched, quoted, text_of},
+};
+
+/// What of a message request counts, and may stand in a request to count. All else is refused there.
+const COUNTED: [&str; 7] =
+    ["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"];
+
+/// Anthropic's `count_tokens`.
+#[derive(Debug)]
+pub(in crate::dialect) struct TokenCount;
+
+impl CountCodec for TokenCount {
+    fn decode_request(&self, body: &Bytes, _: Option<&str>) -> Result<CountRequest, RequestError> {
+        let chat = Anthropic.decode_request(body, Route::default())?;
+        Ok(CountRequest { chat, read: Some((DIALECT, body.clone())) })
+    }
+
+    fn encode_request(&self, request: &CountRequest, wire: &Wire) -> Result<Bytes, Failure> {
+        let model = quoted(&request.chat.model);
+        if let Some(body) = request.body(DIALECT) {
+            let asked = request.chat.origin(DIALECT).map(|origin| &origin.read().model);
+            if asked == Some(&request.chat.model) {
+                return Ok(body.clone());
+            }
+            let old = serde_json::from_slice(body)
+                .map_err(|error| fault::malformed(DIALECT, "a request", &error))?;
+            let set: [(&'static [&'static str], _); 1] = [(&["model"], Some(model))];
+            return patched(Some(old), &set).map(Bytes::from);
+        }
+        let body = Anthropic.encode_request(&request.chat, wire)?;
+        let mut out = Vec::with_capacity(body.len());
+        let mut object = Object::new(&mut out);
+        for (name, raw) in fields_of_body(&body)?.iter() {
+            if COUNTED.contains(&name) {
+                object.raw(name, raw.get());
+            }
+        }
+        drop(object);
+        Ok(text_of(out).into())
+    }
+
+    fn path(&self, _: &str) -> String {
+        "/v1/messages/count_tokens".to_owned()
+    }
+
+    fn decode_answer(&self, body: &Bytes) -> Result<u64, Failure> {
+        #[derive(Deserialize)]
+        struct Answer {
+            input_tokens: u64,
+        }
+        let answer = serde_json::from_slice::<Answer>(body);
+        answer
+            .map(|answer| answer.input_tokens)
+            .map_err(|error| fault::malformed(DIALECT, "a count of tokens", &error))
+    }
+
+    fn write_answer(&self, tokens: u64) -> Bytes {
+        format!(r#"{{"input_tokens":{tokens}}}"#).into()
+    }
+}

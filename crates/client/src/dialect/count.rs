@@ -1,0 +1,82 @@
+//! Counting tokens: requests read and written, answers read and written.
+
+use std::fmt;
+
+use bytes::Bytes;
+use steadfast_chat::ChatRequest;
+use steadfast_core::{Dialect, Failure};
+
+use super::{Wire, anthropic, gemini};
+use crate::json::RequestError;
+
+/// A request to count the tokens of a chat request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CountRequest {
+    /// What is counted. Its context names the target.
+    pub chat: ChatRequest,
+    /// The dialect it was read in, and the body, when it was read.
+    pub(crate) read: Option<(Dialect, Bytes)>,
+}
+
+impl CountRequest {
+    /// Counts `chat`.
+    pub fn new(chat: ChatRequest) -> Self {
+        Self { chat, read: None }
+    }
+
+    /// The dialect it was read in.
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.read.as_ref().map(|(dialect, _)| *dialect)
+    }
+
+    /// The body that was read in `dialect`.
+    pub(crate) fn body(&self, dialect: Dialect) -> Option<&Bytes> {
+        self.read.as_ref().filter(|(read, _)| *read == dialect).map(|(_, body)| body)
+    }
+}
+
+/// How a dialect asks for a count of tokens.
+pub trait CountCodec: fmt::Debug + Send + Sync {
+    /// Reads a caller's request; Gemini has the model in the address.
+    ///
+    /// # Errors
+    ///
+    /// When the body is no request of this dialect; the error names the field.
+    fn decode_request(
+        &self,
+        body: &Bytes,
+        model: Option<&str>,
+    ) -> Result<CountRequest, RequestError>;
+
+    /// Writes a request for a provider: the body that was read, with the model of the chat request; one of another
+    /// dialect is translated as a chat request to that provider would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Unsupported`](steadfast_core::Reason) when the request has something this dialect can not express.
+    fn encode_request(&self, request: &CountRequest, wire: &Wire) -> Result<Bytes, Failure>;
+
+    /// The path below the base URL.
+    fn path(&self, model: &str) -> String;
+
+    /// The input tokens that an answer reports.
+    ///
+    /// # Errors
+    ///
+    /// When it reports none.
+    fn decode_answer(&self, body: &Bytes) -> Result<u64, Failure>;
+
+    /// The answer that reports so many.
+    fn write_answer(&self, tokens: u64) -> Bytes;
+}
+
+/// How `dialect` asks for a count of tokens; `None` where it can not be asked for.
+pub fn count_codec(dialect: Dialect) -> Option<&'static dyn CountCodec> {
+    match dialect {
+        Dialect::Anthropic => Some(&anthropic::TokenCount),
+        Dialect::Gemini => Some(&gemini::TokenCount),
+        // Chat completions have none.
+        Dialect::OpenAi => None,
+    }
+}

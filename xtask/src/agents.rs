@@ -1,0 +1,258 @@
+//! `cargo xtask agents`: real coding agents, unmodified, with the gateway's address and nothing else changed.
+//!
+//! Each does a small task with its own tools in a scratch repository, in front of the simulated providers:
+//! without the gateway, through it, and with another dialect behind it; healthy, under six faults, and for a
+//! hundred calls. `tests/agents` has the versions, a script for each agent, and the gateway's configuration.
+
+mod install;
+mod judge;
+mod report;
+mod run;
+mod tap;
+mod task;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use judge::Healthy;
+use report::Outcome;
+use run::Harness;
+use task::Column;
+
+use crate::{program, workspace};
+
+/// An agent, in the order of the table's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Agent {
+    /// Its name in `tests/agents/pins.txt`; its script there is `NAME.sh`.
+    name: &'static str,
+    title: &'static str,
+    /// What it speaks.
+    dialect: &'static str,
+    /// Another vendor's dialect, which the gateway translates for it.
+    other: &'static str,
+    /// What that vendor has for the models that it asks for.
+    models: &'static str,
+    /// Whether it edits by tools; otherwise by blocks in the model's text, and it makes no calls.
+    tools: bool,
+}
+
+// Codex, and whatever else speaks the Responses API alone, gets its line here with that dialect.
+const AGENTS: [Agent; 6] = [
+    Agent {
+        name: "claude",
+        title: "Claude Code",
+        dialect: "anthropic",
+        other: "openai",
+        models: r#"{ "claude-opus-5-5" = "gpt-5.4", "claude-haiku-4-5-20251001" = "gpt-5-mini" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "gemini",
+        title: "Gemini CLI",
+        dialect: "gemini",
+        other: "anthropic",
+        models: r#"{ "gemini-3.8-flash" = "claude-sonnet-4-6", "gemini-3.5-flash-lite" = "claude-haiku-4-5", "gemini-3-flash-preview" = "claude-haiku-4-5" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "opencode",
+        title: "opencode",
+        dialect: "anthropic",
+        other: "gemini",
+        models: r#"{ "claude-sonnet-4-6" = "gemini-3.1-pro-preview", "claude-haiku-4-5-20251001" = "gemini-2.5-flash" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "pi",
+        title: "pi",
+        dialect: "anthropic",
+        other: "openai",
+        models: r#"{ "claude-sonnet-4-6" = "gpt-5.4" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "qwen",
+        title: "Qwen Code",
+        dialect: "openai",
+        other: "anthropic",
+        models: r#"{ "gpt-4.1" = "claude-sonnet-4-6" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "aider",
+        title: "aider",
+        dialect: "openai",
+        other: "gemini",
+        models: r#"{ "gpt-4.1" = "gemini-3.1-pro-preview", "gpt-4.1-mini" = "gemini-2.5-flash" }"#,
+        tools: false,
+    },
+];
+
+/// What stands between the agent and the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nothing.
+    Direct,
+    /// The gateway, with a provider of the agent's own dialect.
+    Gateway,
+    /// The gateway, with a provider of another dialect.
+    Translated,
+}
+
+const WAYS: [Way; 3] = [Way::Direct, Way::Gateway, Way::Translated];
+
+/// One run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    agent: Agent,
+    column: Column,
+    way: Way,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let way = match self.way {
+            Way::Direct => "direct",
+            Way::Gateway => "gateway",
+            Way::Translated => self.agent.other,
+        };
+        format!("{} {} {way}", self.agent.name, self.column.name)
+    }
+
+    /// The run that this one is compared with.
+    fn base(&self) -> Self {
+        let column = if self.column.is_healthy() { self.column } else { task::TASK };
+        Self { column, way: Way::Direct, ..*self }
+    }
+
+    /// The runs of an agent: each column each way.
+    fn all(agent: Agent) -> impl Iterator<Item = Self> {
+        let columns = task::COLUMNS.into_iter().filter(move |column| agent.tools || !column.calls);
+        columns.flat_map(move |column| WAYS.map(|way| Self { agent, column, way }))
+    }
+
+    /// What CI has time for.
+    fn is_quick(&self) -> bool {
+        ["claude", "qwen"].contains(&self.agent.name)
+            && match self.way {
+                Way::Translated => self.column == task::TASK,
+                _ => ["task", "cut in text"].contains(&self.column.name),
+            }
+    }
+}
+
+/// Runs what `words` name: with `--all` everything, without words what CI has time for.
+pub(crate) fn run(words: &[String]) -> Result<(), String> {
+    if env::var_os("STEADFAST_SKIP_AGENTS").is_some_and(|value| value == "1") {
+        println!("== agents: skipped, STEADFAST_SKIP_AGENTS is 1");
+        return Ok(());
+    }
+    let all = words.iter().any(|word| word == "--all");
+    let words: Vec<&String> = words.iter().filter(|word| *word != "--all").collect();
+    let chosen: Vec<Cell> = AGENTS
+        .into_iter()
+        .flat_map(Cell::all)
+        .filter(|cell| words.iter().all(|word| cell.name().contains(word.as_str())))
+        .filter(|cell| all || !words.is_empty() || cell.is_quick())
+        .collect();
+    if chosen.is_empty() {
+        let words: Vec<&str> = words.into_iter().map(String::as_str).collect();
+        return Err(format!("no agent and column is called `{}`", words.join(" ")));
+    }
+    let mut agents: Vec<Agent> = chosen.iter().map(|cell| cell.agent).collect();
+    agents.dedup();
+
+    let root = workspace::root();
+    let binary = program::gateway("agents")?;
+    let installed = install::all(root, &agents)?;
+    // A copy: whoever builds meanwhile would replace it between two runs.
+    let kept = root.join("target/agents/steadfast");
+    let _ = fs::remove_file(&kept);
+    fs::copy(&binary, &kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+    let harness = Harness { root, binary: kept, installed };
+
+    // What an agent does when nothing is wrong is what its other runs are compared with.
+    let first: Vec<Cell> = agents
+        .into_iter()
+        .flat_map(Cell::all)
+        .filter(|cell| chosen.iter().any(|other| other.base() == *cell))
+        .collect();
+    let rest: Vec<Cell> = chosen.into_iter().filter(|cell| !first.contains(cell)).collect();
+    println!("== agents: {} runs", first.len() + rest.len());
+    let mut outcomes = run_all(&harness, &first, &[]);
+    let healthy: Vec<(Cell, Healthy)> = outcomes
+        .iter()
+        .filter_map(|outcome| Some((outcome.cell, outcome.healthy.clone()?)))
+        .collect();
+    outcomes.extend(run_all(&harness, &rest, &healthy));
+    report::finish(&harness, &outcomes, all && words.is_empty())
+}
+
+/// The pinned Node, installed; the folder with its program.
+pub(crate) fn node(root: &'static Path) -> Result<PathBuf, String> {
+    Ok(install::all(root, &[])?.node())
+}
+
+/// Runs all, some at a time, and prints each when it is over; in the order asked for.
+fn run_all(harness: &Harness, cells: &[Cell], healthy: &[(Cell, Healthy)]) -> Vec<Outcome> {
+    let (waiting, working): (Vec<_>, Vec<_>) =
+        cells.iter().copied().enumerate().partition(|(_, cell)| cell.column.waits);
+    let cores = thread::available_parallelism().map_or(2, usize::from);
+    let (send, over) = mpsc::channel();
+    let mut done: Vec<(usize, Outcome)> = thread::scope(|scope| {
+        // Those that mostly wait for minutes wait together, beside the others.
+        for (cells, workers) in [(waiting, usize::MAX), (working, cores)] {
+            let queue = Arc::new((AtomicUsize::new(0), cells));
+            for _ in 0..workers.min(queue.1.len()) {
+                let (send, queue) = (send.clone(), queue.clone());
+                scope.spawn(move || {
+                    while let Some((at, cell)) =
+                        queue.1.get(queue.0.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let known = healthy.iter().find(|(base, _)| *base == cell.base());
+                        let outcome = harness.run(*cell, known.map(|(_, healthy)| healthy));
+                        let _ = send.send((*at, outcome));
+                    }
+                });
+            }
+        }
+        drop(send);
+        over.iter().inspect(|(_, outcome)| outcome.print()).collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_agent_is_pinned_and_has_a_script_with_a_block_to_paste() {
+        let root = workspace::root();
+        let pins = install::pins(root).unwrap();
+        for agent in AGENTS {
+            assert!(pins.iter().any(|pin| pin.name == agent.name), "{}", agent.name);
+            let block = report::block(root, &agent).unwrap();
+            assert!(block.contains("http://127.0.0.1:8080"), "{block}");
+            assert_ne!(agent.dialect, agent.other);
+        }
+    }
+
+    #[test]
+    fn what_ci_runs_is_there_and_little() {
+        let quick = AGENTS.into_iter().flat_map(Cell::all).filter(Cell::is_quick);
+        assert_eq!(quick.count(), 2 * (3 + 2));
+        let aider = AGENTS.into_iter().find(|agent| !agent.tools).unwrap();
+        assert!(Cell::all(aider).all(|cell| cell.column.name != "cut in a call"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The task that an agent is given, what the simulated model does for it, and the faults on the way.
+
+use std::{fmt::Write as _, fs, path::Path};
+
+/// What the user asks for. The simulated model knows its task by this.
+pub(super) const PROMPT: &str = "Bring the keeper's log up to date.";
+
+/// What is in the repository before.
+pub(super) const LOG: &str = "night 1: fog\nnight 2: rain\n";
+const LOG_AFTER: &str = "night 1: fog\nnight 2: rain\nnight 3: clear\n";
+const INDEX_AFTER: &str = "nights: 3\n";
+/// What the command of the task makes of the two.
+pub(super) const COMMAND: &str = "cat log.txt index.txt > copy.txt";
+
+/// The text before the call that the faults meet. A word is a piece of the stream, being shorter than the
+/// simulator's eight characters: a fault is so many words in.
+const BROKEN_STEP: &str = "The last one is not there yet, so I add it now.";
+/// Inside of it.
+const WORDS: usize = 5;
+
+/// How many commands the long session has.
+const LONG: usize = 100;
+
+/// A column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    fault: Option<Fault>,
+    /// Whether it is about calls of tools.
+    pub(super) calls: bool,
+    /// Whether a run of it is mostly waiting.
+    pub(super) waits: bool,
+    /// How many seconds a run may take.
+    pub(super) limit_s: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Overloaded,
+    RateLimit,
+    CutText,
+    CutCall,
+    Stall,
+    ErrorEvent,
+}
+
+const fn column(name: &'static str, fault: Option<Fault>) -> Column {
+    Column { name, fault, calls: false, waits: false, limit_s: 150 }
+}
+
+pub(super) const TASK: Column = column("task", None);
+
+pub(super) const LONG_SESSION: Column =
+    Column { calls: true, limit_s: 300, ..column("100 calls", None) };
+
+pub(super) const COLUMNS: [Column; 8] = [
+    TASK,
+    column("overloaded", Some(Fault::Overloaded)),
+    column("rate limit", Some(Fault::RateLimit)),
+    column("cut in text", Some(Fault::CutText)),
+    Column { calls: true, ..column("cut in a call", Some(Fault::CutCall)) },
+    // The longest patience of an agent that was seen is five and a half minutes, the gateway's three.
+    Column { waits: true, limit_s: 400, ..column("stall", Some(Fault::Stall)) },
+    column("error event", Some(Fault::ErrorEvent)),
+    LONG_SESSION,
+];
+
+impl Column {
+    /// Whether nothing fails in it: its run without the gateway is what others are compared with.
+    pub(super) fn is_healthy(&self) -> bool {
+        self.fault.is_none()
+    }
+
+    /// How many answers of the model the task takes.
+    pub(super) fn answers(&self) -> usize {
+        if *self == LONG_SESSION { LONG + 1 } else { 5 }
+    }
+
+    /// The task of the simulated model, as `steadfast sim --task` reads it.
+    pub(super) fn task(&self, repository: &Path) -> String {
+        let mut text =
+            format!("root = {:?}\ncontains = {PROMPT:?}\n", repository.display().to_string());
+        let mut step = |says: &str, call: String| {
+            let _ = write!(text, "\n[[steps]]\ntext = {says:?}\n");
+            if !call.is_empty() {
+                let _ = writeln!(text, "call = {{ {call} }}");
+            }
+        };
+        if *self == LONG_SESSION {
+            for n in 1..=LONG {
+                let command = format!("echo 'hour {n}' >> hours.txt");
+                step(&format!("Hour {n}."), format!("run = {{ command = {command:?} }}"));
+            }
+            step("All of the hours are there.", String::new());
+            return text;
+        }
+        step("First I read the log as it is.", "read = { path = \"log.txt\" }".to_owned());
+        let (old, new) = ("night 2: rain\n", "night 2: rain\nnight 3: clear\n");
+        step(BROKEN_STEP, format!("edit = {{ path = \"log.txt\", old = {old:?}, new = {new:?} }}"));
+        // A call with nothing before it.
+        step("", format!("write = {{ path = \"index.txt\", content = {INDEX_AFTER:?} }}"));
+        step("At last the copy, by a command.", format!("run = {{ command = {COMMAND:?} }}"));
+        step("The log, its index and the copy are up to date.", String::new());
+        text
+    }
+
+    /// The plan of the provider of `dialect`, as `steadfast sim --plan` reads it: the fault meets the step
+    /// after the first call, or the only one, and passes. The cut in a call also meets the step after that,
+    /// which is a call alone.
+    pub(super) fn plan(&self, dialect: &str, tools: bool) -> String {
+        let Some(fault) = self.fault else { return "rules = []\n".to_owned() };
+        let breaks = |after: usize, how: &str| {
+            format!("{{ break = {{ after_events = {after}, how = {how} }} }}")
+        };
+        // Gemini sends a call in one piece: half of it, then.
+        let in_call = |text: usize| match dialect {
+            "gemini" => breaks(text, r#""truncated_json""#),
+            _ => breaks(text + 3, r#""close""#),
+        };
+        let first = usize::from(tools);
+        let faults = match fault {
+            Fault::Overloaded => vec![(first, 2, r#"{ error = "overloaded" }"#.to_owned())],
+            Fault::RateLimit => {
+                let hints = r#"{ retry_after = "2", retry_info = "2s" }"#;
+                vec![(first, 1, format!("{{ error = {{ rate_limit = {hints} }} }}"))]
+            }
+            Fault::CutText => vec![(first, 1, breaks(WORDS, r#""close""#))],
+            Fault::CutCall => {
+                let words = BROKEN_STEP.split(' ').count();
+                vec![(1, 1, in_call(words)), (2, 1, in_call(0))]
+            }
+            Fault::Stall => vec![(first, 1, breaks(WORDS, r#""stall""#))],
+            Fault::ErrorEvent => {
+                vec![(first, 1, breaks(WORDS, r#"{ error_event = "overloaded" }"#))]
+            }
+        };
+        faults.into_iter().fold(String::new(), |mut plan, (results, times, fault)| {
+            let _ = write!(
+                plan,
+                "[[rules]]\nprovider = {dialect:?}\ntool_results = {results}\ntimes = {times}\n\
+                 stream = true\nfault = {fault}\n\n"
+            );
+            plan
+        })
+    }
+
+    /// What is not as it should be in the repository afterwards; `None` if the task is done.
+    pub(super) fn undone(&self, repository: &Path) -> Option<String> {
+        let hours: String = (1..=LONG).fold(String::new(), |mut text, n| {
+            let _ = writeln!(text, "hour {n}");
+            text
+        });
+        let copy = [LOG_AFTER, INDEX_AFTER].concat();
+        let files: &[(&str, &str)] = match *self == LONG_SESSION {
+            true => &[("hours.txt", &hours)],
+            false => &[("log.txt", LOG_AFTER), ("index.txt", INDEX_AFTER), ("copy.txt", &copy)],
+        };
+        files.iter().find_map(|(name, wanted)| match fs::read_to_string(repository.join(name)) {
+            Ok(found) if found == **wanted => None,
+            Ok(found) if *self == LONG_SESSION => {
+                Some(format!("{name} has {} lines", found.lines().count()))
+            }
+            Ok(found) => Some(format!("{name} is {found:?}")),
+            Err(_) => Some(format!("{name} is not there")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_step_that_breaks_are_pieces_of_the_stream() {
+        assert!(BROKEN_STEP.split(' ').all(|word| word.len() <= 7), "a longer one is two pieces");
+        assert!(WORDS < BROKEN_STEP.split(' ').count());
+    }
+
+    #[test]
+    fn names_of_columns_do_not_contain_each_other() {
+        for (at, column) in COLUMNS.iter().enumerate() {
+            let others = COLUMNS.iter().enumerate().filter(|(other, _)| *other != at);
+            assert!(others.into_iter().all(|(_, other)| !other.name.contains(column.name)));
+        }
+    }
+}
