@@ -26,7 +26,7 @@ impl<'a> Input<'a> {
         self.byte() & 1 == 1
     }
 
-    /// The digits `0`, `1` and `2` in seeds.
+    /// The digits `0` to `3` in seeds.
     pub(crate) fn dialect(&mut self) -> Dialect {
         Dialect::ALL[self.below(Dialect::ALL.len())]
     }

@@ -25,10 +25,12 @@ use steadfast_gateway::{
 };
 use tokio::{net::TcpSocket, sync::oneshot, task::JoinHandle};
 
+pub use crate::harness::turns_key;
+
 use self::http::HttpRequest;
 
 /// The dialects.
-pub const DIALECTS: [Dialect; 3] = [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini];
+pub const DIALECTS: [Dialect; Dialect::ALL.len()] = Dialect::ALL;
 
 /// The gateway's credential at providers.
 pub const PROVIDER_KEY: &str = "sk-provider-secret-5309";
@@ -41,7 +43,7 @@ pub fn pairs() -> impl Iterator<Item = (Dialect, Dialect)> {
 /// A model that the simulator of `dialect` serves.
 pub const fn model(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi => "gpt-4o",
+        Dialect::OpenAi | Dialect::Responses => "gpt-4o",
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",
     }
@@ -101,6 +103,21 @@ pub fn question(dialect: Dialect, model: &str, stream: bool) -> Value {
             }
             body
         }
+        Dialect::Responses => {
+            let mut body = json!({
+                "model": model,
+                "input": [{"role": "user", "content": "What is it?"}],
+                "max_output_tokens": 8000,
+                "tools": [{
+                    "type": "function", "name": "look_up", "description": "Looks up.",
+                    "parameters": schema, "strict": false,
+                }],
+            });
+            if stream {
+                body["stream"] = json!(true);
+            }
+            body
+        }
         Dialect::Gemini => json!({
             "contents": [{"role": "user", "parts": [{"text": "What is it?"}]}],
             "generationConfig": {"maxOutputTokens": 8000},
@@ -116,6 +133,7 @@ pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
     match (dialect, stream) {
         (Dialect::OpenAi, _) => "/v1/chat/completions".into(),
         (Dialect::Anthropic, _) => "/v1/messages".into(),
+        (Dialect::Responses, _) => "/v1/responses".into(),
         (Dialect::Gemini, true) => {
             format!("/v1beta/models/{model}:streamGenerateContent?alt=sse")
         }

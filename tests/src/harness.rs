@@ -77,6 +77,15 @@ pub fn model(dialect: Dialect) -> &'static str {
     }
 }
 
+/// The field of a request that has the conversation.
+pub fn turns_key(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::OpenAi | Dialect::Anthropic => "messages",
+        Dialect::Gemini => "contents",
+        Dialect::Responses => "input",
+    }
+}
+
 /// The providers of [`TRIO`], each set up by `set_up`.
 pub fn trio(
     set_up: impl Fn(Dialect, SimProviderBuilder) -> SimProviderBuilder,
@@ -89,7 +98,10 @@ pub fn trio(
 
 /// The address of this provider in a [`Net`].
 pub fn base_url(provider: &SimProvider) -> String {
-    let version = if provider.dialect() == Dialect::OpenAi { "/v1" } else { "" };
+    let version = match provider.dialect() {
+        Dialect::OpenAi | Dialect::Responses => "/v1",
+        Dialect::Anthropic | Dialect::Gemini => "",
+    };
     format!("http://{}{version}", provider.name())
 }
 

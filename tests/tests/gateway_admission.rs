@@ -60,7 +60,7 @@ fn assert_refused(reply: &Reply, dialect: Dialect, key: &str) {
     let kind = match dialect {
         Dialect::Anthropic => &body["error"]["type"],
         Dialect::Gemini => &body["error"]["status"],
-        Dialect::OpenAi => &body["error"]["type"],
+        Dialect::OpenAi | Dialect::Responses => &body["error"]["type"],
     };
     assert!(kind.is_string(), "{body}");
 }
@@ -82,7 +82,7 @@ async fn beyond_the_requests_in_flight_callers_are_refused_at_once() {
     }
     assert!(metric(&rig, "steadfast_in_flight 2").await);
     assert!(metric(&rig, "steadfast_provider_connections 2").await);
-    assert!(metric(&rig, "steadfast_refused_total{limit=\"in_flight\"} 6").await);
+    assert!(metric(&rig, "steadfast_refused_total{limit=\"in_flight\"} 8").await);
     drop(held);
     poll_until("they are over", || async { rig.app.in_flight() == 0 }).await;
     assert_eq!(ask(Dialect::OpenAi, "gpt-4o", false).send(rig.addr).await.status, 200);

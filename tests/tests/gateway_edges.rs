@@ -55,6 +55,15 @@ fn wrong_bodies(dialect: Dialect) -> Vec<(Vec<u8>, &'static str)> {
             (without("messages"), "messages"),
             (without("model"), "model"),
         ],
+        Dialect::Responses => vec![
+            (change("/input", 7.into()), "input"),
+            (change("/input/0/content", 7.into()), "input[0].content"),
+            (change("/input/0/role", "robot".into()), "input[0].role"),
+            (change("/max_output_tokens", "many".into()), "max_output_tokens"),
+            (change("/tools/0/name", 1.into()), "tools[0].name"),
+            (without("input"), "input"),
+            (without("model"), "model"),
+        ],
         Dialect::Gemini => vec![
             (change("/contents", 7.into()), "contents"),
             (change("/contents/0/parts", "hello".into()), "contents[0].parts"),
@@ -168,6 +177,9 @@ async fn no_header_of_a_provider_is_sent_downstream() {
         let body = match dialect {
             Dialect::OpenAi => {
                 "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}"
+            }
+            Dialect::Responses => {
+                "{\"id\":\"resp_1\",\"object\":\"response\",\"status\":\"completed\",\"output\":[{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"completed\",\"content\":[{\"type\":\"output_text\",\"text\":\"hi\",\"annotations\":[]}]}]}"
             }
             Dialect::Anthropic => {
                 "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}],\"stop_reason\":\"end_turn\",\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}"

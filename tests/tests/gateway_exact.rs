@@ -12,7 +12,7 @@ use steadfast::sim::{
 use steadfast_tests::gateway::{
     DIALECTS, PROVIDER_KEY, Rig, ask, call,
     http::Reply,
-    model, pairs, path, provider, question, rich_answer,
+    model, pairs, path, provider, question, rich_answer, turns_key,
     wire_answer::{WireAnswer, without_ids},
 };
 use tower::ServiceExt;
@@ -31,10 +31,16 @@ fn read(caller: Dialect, stream: bool, reply: &Reply) -> WireAnswer {
 /// The stop reason of `dialect` for the stop reason `word` of another dialect.
 fn stop_word(dialect: Dialect, word: &str) -> &'static str {
     let row = match word {
-        "stop" | "end_turn" | "stop_sequence" | "STOP" => ["stop", "end_turn", "STOP"],
-        "tool_calls" | "tool_use" => ["tool_calls", "tool_use", "STOP"],
-        "length" | "max_tokens" | "MAX_TOKENS" => ["length", "max_tokens", "MAX_TOKENS"],
-        "content_filter" | "refusal" | "SAFETY" => ["content_filter", "refusal", "SAFETY"],
+        "stop" | "end_turn" | "stop_sequence" | "STOP" | "completed" => {
+            ["stop", "end_turn", "STOP", "completed"]
+        }
+        "tool_calls" | "tool_use" => ["tool_calls", "tool_use", "STOP", "completed"],
+        "length" | "max_tokens" | "MAX_TOKENS" | "max_output_tokens" => {
+            ["length", "max_tokens", "MAX_TOKENS", "max_output_tokens"]
+        }
+        "content_filter" | "refusal" | "SAFETY" => {
+            ["content_filter", "refusal", "SAFETY", "content_filter"]
+        }
         other => panic!("what is {other}?"),
     };
     row[DIALECTS.iter().position(|known| *known == dialect).unwrap()]
@@ -68,8 +74,8 @@ fn assert_exact(
         assert_eq!(answer.reasoning.unwrap_or(0), usage.reasoning, "{case}: thinking tokens");
     }
     let stop = match sent.stop.as_str() {
-        // Gemini has `STOP` for both.
-        "STOP" if !sent.tool_calls.is_empty() => stop_word(caller, "tool_use"),
+        // These have one word for both.
+        "STOP" | "completed" if !sent.tool_calls.is_empty() => stop_word(caller, "tool_use"),
         // Only Anthropic's dialect distinguishes these.
         "stop_sequence" if caller == Dialect::Anthropic => "stop_sequence",
         word => stop_word(caller, word),
@@ -143,6 +149,11 @@ async fn every_pair_whole_and_streamed() {
                             Dialect::OpenAi => vec![sent_end(&answer), "[DONE]"],
                             Dialect::Anthropic => vec![sent_end(&answer), "message_stop"],
                             Dialect::Gemini => vec![sent_end(&answer)],
+                            Dialect::Responses => {
+                                let is_whole = sent_end(&answer) == "completed";
+                                let ends = ["response.incomplete", "response.completed"];
+                                vec![sent_end(&answer), ends[usize::from(is_whole)]]
+                            }
                         };
                         assert_eq!(answer.ends, ends, "{case}: one end");
                     }
@@ -205,7 +216,7 @@ async fn framing_makes_no_difference() {
 /// The provider's answer to `body`, called without a gateway.
 async fn direct(twin: &SimProvider, dialect: Dialect, stream: bool, body: &[u8]) -> Vec<u8> {
     let (name, key) = match dialect {
-        Dialect::OpenAi => ("authorization", format!("Bearer {PROVIDER_KEY}")),
+        Dialect::OpenAi | Dialect::Responses => ("authorization", format!("Bearer {PROVIDER_KEY}")),
         Dialect::Anthropic => ("x-api-key", PROVIDER_KEY.into()),
         Dialect::Gemini => ("x-goog-api-key", PROVIDER_KEY.into()),
     };
@@ -224,7 +235,7 @@ async fn direct(twin: &SimProvider, dialect: Dialect, stream: bool, body: &[u8])
 fn odd_body(dialect: Dialect, stream: bool) -> String {
     let mut body = question(dialect, model(dialect), stream);
     body["x_unknown"] = json!({"deep": [1.0, 1e3, null, "\u{1f980}"], "a": {}});
-    let inner = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let inner = turns_key(dialect);
     body[inner][0]["x_inner"] = json!("\u{0}kept");
     let text = serde_json::to_string_pretty(&body).unwrap().replace('\n', "\r\n\t");
     // Numbers and escapes in another form than the gateway writes.
@@ -381,6 +392,12 @@ async fn a_tool_loop_continues_in_every_pair() {
                 json!({"role": "tool", "tool_call_id": "call_1", "content": "one \u{1f980}"}),
                 json!({"role": "tool", "tool_call_id": "call_2", "content": "two"}),
             ],
+            Dialect::Responses => vec![
+                json!({"type": "function_call", "call_id": "call_1", "name": "look_up", "arguments": args}),
+                json!({"type": "function_call", "call_id": "call_2", "name": "look_up", "arguments": "{}"}),
+                json!({"type": "function_call_output", "call_id": "call_1", "output": "one \u{1f980}"}),
+                json!({"type": "function_call_output", "call_id": "call_2", "output": "two"}),
+            ],
             Dialect::Anthropic => vec![
                 json!({"role": "assistant", "content": [
                     {"type": "tool_use", "id": "call_1", "name": "look_up", "input": serde_json::from_str::<Value>(args).unwrap()},
@@ -402,7 +419,7 @@ async fn a_tool_loop_continues_in_every_pair() {
                 ]}),
             ],
         };
-        let turns = if caller == Dialect::Gemini { "contents" } else { "messages" };
+        let turns = turns_key(caller);
         body[turns].as_array_mut().unwrap().extend(more);
         let reply = ask(caller, model(speaks), false).body(body.to_string()).send(rig.addr).await;
         assert_eq!(reply.status, 200, "{caller} -> {speaks}: {}", reply.text());
@@ -415,6 +432,14 @@ async fn a_tool_loop_continues_in_every_pair() {
                 (
                     serde_json::from_str(args).unwrap(),
                     [calls[0]["id"].clone(), calls[1]["id"].clone()],
+                )
+            }
+            Dialect::Responses => {
+                let call = |n: usize| &seen["input"][n];
+                let args = call(1)["arguments"].as_str().unwrap();
+                (
+                    serde_json::from_str(args).unwrap(),
+                    [call(1)["call_id"].clone(), call(2)["call_id"].clone()],
                 )
             }
             Dialect::Anthropic => {

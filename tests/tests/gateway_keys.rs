@@ -179,7 +179,7 @@ async fn only_listed_headers_of_a_caller_are_sent_upstream_and_no_credential_is(
         let entry = rig.last();
 
         let key = match speaks {
-            Dialect::OpenAi => "authorization",
+            Dialect::OpenAi | Dialect::Responses => "authorization",
             Dialect::Anthropic => "x-api-key",
             Dialect::Gemini => "x-goog-api-key",
         };

@@ -389,7 +389,7 @@ fn three(builder: RigBuilder) -> RigBuilder {
             .with_faults(plan)
             .build();
         let own = match dialect {
-            Dialect::OpenAi => "gpt-*",
+            Dialect::OpenAi | Dialect::Responses => "gpt-*",
             Dialect::Anthropic => "claude-*",
             Dialect::Gemini => "gemini-*",
         };

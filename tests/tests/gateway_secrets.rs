@@ -5,7 +5,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use steadfast::sim::{Dialect, Fault, FaultPlan, Latency, RawResponse, SimProvider};
 use steadfast_tests::gateway::{
     Rig, ask,
@@ -75,6 +75,26 @@ fn broken_stream(dialect: Dialect, error: &str) -> RawResponse {
             json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
             json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Once"}}),
         ),
+        Dialect::Responses => {
+            let response = |status: &str| json!({"id": "resp_1", "object": "response", "status": status, "output": []});
+            let mut failed = response("failed");
+            failed["error"] = serde_json::from_str::<Value>(error).unwrap()["error"].clone();
+            let message =
+                json!({"id": "msg_1", "type": "message", "role": "assistant", "content": []});
+            let events = [
+                json!({"type": "response.created", "response": response("in_progress")}),
+                json!({"type": "response.output_item.added", "output_index": 0, "item": message}),
+                json!({"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0,
+                    "content_index": 0, "delta": "Once"}),
+                json!({"type": "response.failed", "response": failed}),
+            ];
+            let events = events.iter().enumerate().map(|(sequence, event)| {
+                let mut event = event.clone();
+                event["sequence_number"] = json!(sequence);
+                format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())
+            });
+            events.collect()
+        }
         Dialect::Gemini => format!(
             "data: {}\n\ndata: {error}\n\n",
             json!({"candidates": [{"content": {"role": "model", "parts": [{"text": "Once"}]}, "index": 0}]}),

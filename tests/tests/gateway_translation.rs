@@ -29,6 +29,10 @@ fn fields(dialect: Dialect) -> (Value, &'static str, Value, &'static str) {
             let tool = json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]});
             (json!({"service_tier": "auto"}), "service_tier", tool, "tools[0]")
         }
+        Dialect::Responses => {
+            let refused = json!({"previous_response_id": "resp_1"});
+            (json!({"truncation": "auto"}), "truncation", refused, "previous_response_id")
+        }
         Dialect::Gemini => {
             let refused = json!({"cachedContent": "cachedContents/x"});
             (json!({"labels": {"a": "b"}}), "labels", refused, "cachedContent")
@@ -45,8 +49,11 @@ async fn rig(providers: &[Dialect]) -> Rig {
         let own = model(*dialect);
         let models: Vec<String> = DIALECTS
             .iter()
-            .filter(|other| *other != dialect)
+            // Two of them have the same model.
+            .filter(|other| model(**other) != own)
             .map(|other| format!("'{}' = '{own}'", model(*other)))
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
             .collect();
         builder =
             builder.provider_with(provider, &format!("models = {{ {} }}\n", models.join(", ")));
@@ -173,11 +180,16 @@ async fn a_parameter_that_a_model_refuses_is_left_out_once_and_then_from_the_beg
         Dialect::Gemini => {
             json!({"generationConfig": {"temperature": 0.5, "maxOutputTokens": 8000}})
         }
-        _ => json!({"temperature": 0.5, "max_tokens": 8000}),
+        Dialect::Responses => json!({"temperature": 0.5, "max_output_tokens": 8000}),
+        Dialect::OpenAi | Dialect::Anthropic => json!({"temperature": 0.5, "max_tokens": 8000}),
     };
     for (caller, speaks) in pairs() {
         let house = Model::new("house-model", 128_000, 4_000).refusing(&["temperature"]);
-        let house = if speaks == Dialect::OpenAi { house.without_thinking() } else { house };
+        let house = if matches!(speaks, Dialect::OpenAi | Dialect::Responses) {
+            house.without_thinking()
+        } else {
+            house
+        };
         let provider = provider(speaks).with_model(house);
         let provider = provider.respond(|_| Some(Answer::text("Hello."))).build();
         let models = format!("models = {{ '{}' = 'house-model' }}\n", model(caller));

@@ -45,14 +45,21 @@ struct Agent {
     tools: bool,
 }
 
-// Codex, and whatever else speaks the Responses API alone, gets its line here with that dialect.
-const AGENTS: [Agent; 6] = [
+const AGENTS: [Agent; 7] = [
     Agent {
         name: "claude",
         title: "Claude Code",
         dialect: "anthropic",
         other: "openai",
         models: r#"{ "claude-opus-5-5" = "gpt-5.4", "claude-haiku-4-5-20251001" = "gpt-5-mini" }"#,
+        tools: true,
+    },
+    Agent {
+        name: "codex",
+        title: "Codex",
+        dialect: "responses",
+        other: "anthropic",
+        models: r#"{ "gpt-5.4" = "claude-sonnet-4-6" }"#,
         tools: true,
     },
     Agent {

@@ -44,7 +44,8 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     }
     // A request in the target's own dialect is sent as the caller wrote it; one that has to be
     // changed or translated must follow the target's rules.
-    let dialect = profile.dialect.or(request.dialect()).unwrap_or(Dialect::OpenAi);
+    let dialect = profile.asked_in(request.dialect()).or(request.dialect());
+    let dialect = dialect.unwrap_or(Dialect::OpenAi);
     let translated = request.dialect().is_some_and(|own| own != dialect);
     if drops_images || foreign || translated {
         let rules = TranscriptRules::for_profile(dialect, profile);

@@ -19,6 +19,9 @@ pub enum Tool {
         parameters: Option<RawJson>,
         /// Whether the provider must hold the model to the schema.
         strict: Option<bool>,
+        /// The tool as OpenAI's responses have it, if it takes free text there: in other dialects it is a function
+        /// with the text as the argument `input`.
+        custom: Option<RawJson>,
         /// Other fields of the tool, such as a cache mark.
         extra: Extra,
         /// The dialect it was read in.
@@ -56,6 +59,7 @@ impl Tool {
             description: Some(description.into()),
             parameters: Some(parameters),
             strict: None,
+            custom: None,
             extra: None,
             dialect: None,
         }

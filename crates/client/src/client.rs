@@ -118,7 +118,8 @@ impl<S> LlmClient<S> {
     fn prepare(&self, mut request: ChatRequest) -> Result<(Request<ClientBody>, Asked), Failure> {
         let target = request.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
-        let (endpoint, key) = self.resolve(target.as_ref(), &mut request.model)?;
+        let caller = request.dialect();
+        let (endpoint, key) = self.resolve(target.as_ref(), caller, &mut request.model)?;
         let left_out = translation::check(&request, endpoint.codec.dialect()).map_err(refuse)?;
         let body = endpoint.codec.encode_request(&request, &endpoint.wire).map_err(refuse)?;
         let outbound = Outbound {
@@ -142,13 +143,15 @@ impl<S> LlmClient<S> {
         Ok((http, asked))
     }
 
-    /// Where a call to `target` goes, which names its model.
+    /// Where a call of `caller` to `target` goes, which names its model.
     pub(crate) fn resolve(
         &self,
         target: Option<&Target>,
+        caller: Option<Dialect>,
         model: &mut ModelName,
     ) -> Result<(&Endpoint, Option<&Key>), Failure> {
-        let found = self.providers.route(target).map_err(|failure| refused(failure, target))?;
+        let found =
+            self.providers.route(target, caller).map_err(|failure| refused(failure, target))?;
         if let Some(own) = target.and_then(Target::model)
             && *model != own
         {

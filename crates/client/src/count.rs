@@ -52,7 +52,7 @@ impl<S> CountClient<S> {
     ) -> Result<(Request<ClientBody>, Asked, CountReader), Failure> {
         let target = request.chat.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
-        let (endpoint, key) = self.0.resolve(target.as_ref(), &mut request.chat.model)?;
+        let (endpoint, key) = self.0.resolve(target.as_ref(), None, &mut request.chat.model)?;
         let dialect = endpoint.codec.dialect();
         let codec = count_codec(dialect)
             .ok_or_else(|| refuse(unsupported(dialect, "a request to count tokens")))?;

@@ -56,7 +56,7 @@ impl<S> EmbedClient<S> {
     ) -> Result<(Request<ClientBody>, Asked, EmbeddingsReader), Failure> {
         let target = request.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
-        let (endpoint, key) = self.0.resolve(target.as_ref(), &mut request.model)?;
+        let (endpoint, key) = self.0.resolve(target.as_ref(), None, &mut request.model)?;
         let dialect = endpoint.codec.dialect();
         let codec = embed_codec(dialect)
             .ok_or_else(|| refuse(unsupported(dialect, "a request for embeddings")))?;

@@ -73,12 +73,12 @@ impl<S> LlmClient<S> {
     }
 
     fn list_request(&self, name: &str) -> Result<Request<ClientBody>, Failure> {
-        let (endpoint, key) = self.providers().route(Some(&Target::new(name)))?;
+        let (endpoint, key) = self.providers().route(Some(&Target::new(name)), None)?;
         let facts = endpoint.codec.facts();
         let path = match facts.dialect {
             Dialect::Anthropic => "/v1/models?limit=1000",
             Dialect::Gemini => "/v1beta/models?pageSize=1000",
-            Dialect::OpenAi => "/models",
+            Dialect::OpenAi | Dialect::Responses => "/models",
         };
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.method_mut() = Method::GET;

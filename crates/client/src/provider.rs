@@ -30,6 +30,7 @@ use crate::{
 pub struct Provider {
     name: Box<str>,
     dialect: Dialect,
+    also: Option<Dialect>,
     base_url: Option<String>,
     credentials: Vec<Credential>,
     open: bool,
@@ -101,12 +102,20 @@ impl Provider {
         Self {
             name: name.into(),
             dialect,
+            also: None,
             base_url: None,
             credentials: Vec::new(),
             open: false,
             headers: Vec::new(),
             wire: None,
         }
+    }
+
+    /// Speaks this dialect besides, at the same address: a caller of it is answered by it as it is, and everybody else
+    /// in the other one. OpenAI itself speaks chat completions and responses.
+    pub fn with_also(mut self, dialect: Dialect) -> Self {
+        self.also = Some(dialect).filter(|also| *also != self.dialect);
+        self
     }
 
     /// At this address, as the vendor's own SDK has it: OpenAI's ends in `/v1`, Anthropic's and
@@ -179,6 +188,8 @@ pub(crate) struct Endpoint {
     pub(crate) credentials: Vec<Key>,
     pub(crate) headers: HeaderMap,
     pub(crate) wire: Wire,
+    /// The same in its other dialect.
+    also: Option<Box<Endpoint>>,
 }
 
 /// A credential as a header.
@@ -243,6 +254,7 @@ impl Providers {
     pub(crate) fn route(
         &self,
         target: Option<&Target>,
+        caller: Option<Dialect>,
     ) -> Result<(&Endpoint, Option<&Key>), Failure> {
         let endpoint = match target {
             None => self.0.first(),
@@ -258,6 +270,8 @@ impl Providers {
                 .with_scope(Scope::Local)
                 .with_evidence("client:target"));
         };
+        let also = endpoint.also.as_deref();
+        let endpoint = also.filter(|also| caller == Some(also.codec.dialect())).unwrap_or(endpoint);
         let key = match target.and_then(Target::credential) {
             None => endpoint.credentials.first(),
             Some(name) => {
@@ -281,7 +295,14 @@ impl fmt::Debug for Providers {
 
 impl Endpoint {
     fn new(provider: Provider) -> Result<Self, ProviderError> {
-        let Provider { name, dialect, base_url, credentials, open, headers, wire } = provider;
+        let also = match provider.also {
+            Some(dialect) => {
+                let other = Provider { dialect, also: None, ..provider.clone() };
+                Some(Box::new(Self::new(other)?))
+            }
+            None => None,
+        };
+        let Provider { name, dialect, base_url, credentials, open, headers, wire, .. } = provider;
         let codec = codec(dialect);
         let base_url = base_url.as_deref().unwrap_or(codec.facts().base_url);
         let (base_url, host) = checked_url(base_url, codec).map_err(|problem| {
@@ -325,7 +346,7 @@ impl Endpoint {
         let path = codec.path("a", false);
         let fixed = path == codec.path("b", true);
         let uri = fixed.then(|| format!("{base_url}{path}").parse().ok()).flatten();
-        Ok(Self { name, codec, base_url, uri, credentials: keys, headers: all, wire })
+        Ok(Self { name, codec, base_url, uri, credentials: keys, headers: all, wire, also })
     }
 }
 
@@ -345,9 +366,11 @@ fn checked_url(url: &str, codec: &dyn Codec) -> Result<(String, String), &'stati
     if authority.as_str().contains('@') {
         return Err("has a credential in it, which belongs into the credentials");
     }
+    // A host may be called as a path ends.
+    let host_end = url.find("://").map_or(0, |at| at + 3 + authority.as_str().len());
     let mut base = url.trim_end_matches('/');
     for suffix in codec.facts().redundant_suffixes {
-        if let Some(shorter) = base.strip_suffix(suffix) {
+        if let Some(shorter) = base.strip_suffix(suffix).filter(|left| left.len() >= host_end) {
             base = shorter.trim_end_matches('/');
         }
     }
@@ -365,7 +388,7 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_the_vendors_sdk_with_or_without_their_ends() {
-        use Dialect::{Anthropic, Gemini, OpenAi};
+        use Dialect::{Anthropic, Gemini, OpenAi, Responses};
         for (dialect, url, wanted) in [
             (OpenAi, "https://api.openai.com/v1", "https://api.openai.com/v1"),
             (OpenAi, "https://api.openai.com/v1/", "https://api.openai.com/v1"),
@@ -374,6 +397,8 @@ mod tests {
             (Anthropic, "https://api.anthropic.com/v1/", "https://api.anthropic.com"),
             (Anthropic, "https://relay/anthropic/", "https://relay/anthropic"),
             (Gemini, "https://g.googleapis.com/v1beta/", "https://g.googleapis.com"),
+            (Responses, "http://responses", "http://responses"),
+            (Responses, "http://host/v1/responses", "http://host/v1"),
         ] {
             assert_eq!(one(dialect, url).as_deref(), Ok(wanted), "{url}");
         }
@@ -422,7 +447,7 @@ mod tests {
         .unwrap();
         let chosen = |target: Option<Target>| {
             providers
-                .route(target.as_ref())
+                .route(target.as_ref(), None)
                 .map(|(endpoint, key)| (endpoint.name.to_string(), key.map(|k| k.name.to_string())))
                 .map_err(|failure| failure.message().to_owned())
         };

@@ -356,6 +356,8 @@ pub struct Profile {
     pub target: Target,
     /// The dialect of the target, when known.
     pub dialect: Option<Dialect>,
+    /// A second one, in which callers of it are answered.
+    pub also: Option<Dialect>,
     /// What it can do.
     pub can: Capabilities,
     /// The conversation was last answered by another target: content that only that one accepts,
@@ -411,7 +413,18 @@ pub enum OnUnsupported {
 impl Profile {
     /// A target that can do everything and has no known limits.
     pub fn new(target: Target) -> Self {
-        Self { target, dialect: None, can: Capabilities::default(), foreign_history: false }
+        Self {
+            target,
+            dialect: None,
+            also: None,
+            can: Capabilities::default(),
+            foreign_history: false,
+        }
+    }
+
+    /// The dialect in which it is asked for a caller that speaks `caller`, when known.
+    pub fn asked_in(&self, caller: Option<Dialect>) -> Option<Dialect> {
+        self.also.filter(|also| caller == Some(*also)).or(self.dialect)
     }
 }
 

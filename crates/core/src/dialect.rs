@@ -17,11 +17,14 @@ pub enum Dialect {
     Anthropic,
     /// Gemini `generateContent` and `streamGenerateContent`.
     Gemini,
+    /// OpenAI responses.
+    Responses,
 }
 
 impl Dialect {
     /// Every dialect.
-    pub const ALL: [Dialect; 3] = [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini];
+    pub const ALL: [Dialect; 4] =
+        [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini, Dialect::Responses];
 
     /// The name used in config, logs and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -29,6 +32,7 @@ impl Dialect {
             Dialect::OpenAi => "openai",
             Dialect::Anthropic => "anthropic",
             Dialect::Gemini => "gemini",
+            Dialect::Responses => "responses",
         }
     }
 }
@@ -41,7 +45,7 @@ impl fmt::Display for Dialect {
 
 /// A name that is no [`Dialect`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no dialect; one of openai, anthropic, gemini")]
+#[error("`{0}` is no dialect; one of openai, anthropic, gemini, responses")]
 pub struct ParseDialectError(String);
 
 impl FromStr for Dialect {

@@ -47,6 +47,8 @@ pub struct TargetSpec {
     pub provider: String,
     /// What it speaks, when known.
     pub dialect: Option<Dialect>,
+    /// What it speaks besides: a caller of that dialect is answered by it as it is.
+    pub also: Option<Dialect>,
     /// The *names* of its keys, never the keys, in the order they are used. Empty: it has one
     /// that needs no name.
     pub credentials: Vec<String>,
@@ -156,6 +158,13 @@ impl TargetSpec {
         self
     }
 
+    /// Says what it speaks besides: a caller of that dialect is answered by it as it is.
+    #[must_use]
+    pub fn with_also(mut self, dialect: Option<Dialect>) -> Self {
+        self.also = dialect;
+        self
+    }
+
     /// Adds a key by its name, after those it has.
     #[must_use]
     pub fn with_credential(mut self, name: impl Into<String>) -> Self {
@@ -245,6 +254,7 @@ impl TargetSpec {
         let mut profile = Profile::new(target);
         profile.can = own.unwrap_or(&self.capabilities).clone();
         profile.dialect = self.dialect;
+        profile.also = self.also;
         profile.foreign_history = foreign_history;
         profile
     }
@@ -293,6 +303,7 @@ impl Default for TargetSpec {
         Self {
             provider: String::new(),
             dialect: None,
+            also: None,
             credentials: Vec::new(),
             models: ModelMap::default(),
             downgrades: Downgrades::default(),

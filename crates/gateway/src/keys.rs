@@ -78,7 +78,7 @@ impl KeyRing {
         if errors.is_empty() { Ok((ring, known)) } else { Err(ConfigErrors(errors)) }
     }
 
-    /// Who sent `request`, by whichever header the three dialects carry a key in, or `query_key`;
+    /// Who sent `request`, by whichever header the dialects carry a key in, or `query_key`;
     /// `None` when the key is missing or unknown.
     pub fn caller(&self, request: &Parts, query_key: Option<&str>) -> Option<Principal> {
         if self.open {

@@ -68,7 +68,8 @@ async fn a_refusal_before_the_body_was_read_keeps_the_connection() {
     let mut stream = TcpStream::connect(at).await.unwrap();
     for (path, status) in [
         ("/v1/chat/completions", "401"),
-        ("/v1/responses", "404"),
+        ("/v1/responses", "401"),
+        ("/v1/audio/speech", "404"),
         ("/v1beta/models/m:predict", "404"),
         ("/v1beta/models/m:countTokens", "401"),
         ("/v1/models", "405"),

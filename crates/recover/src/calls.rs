@@ -50,7 +50,7 @@ impl Calls {
         self.doubt = match (dialect, streams) {
             (Dialect::Anthropic, true) => Doubt::Empty,
             (Dialect::Anthropic, false) => Doubt::All,
-            (Dialect::OpenAi | Dialect::Gemini, _) => Doubt::None,
+            (Dialect::OpenAi | Dialect::Gemini | Dialect::Responses, _) => Doubt::None,
         };
     }
 

@@ -287,7 +287,12 @@ fn conversation(request: &SimRequest, without_last: bool) -> Option<u64> {
     let body = &request.body;
     let mut contents: Vec<(&str, Cow<'_, str>)> = Vec::new();
     let mut last_is_text = false;
-    for message in ["messages", "contents"].iter().flat_map(|key| body[*key].as_array()).flatten() {
+    let lists = ["messages", "contents", "input"];
+    if let Some(text) = body["input"].as_str() {
+        last_is_text = true;
+        contents.push(("user", text.into()));
+    }
+    for message in lists.iter().flat_map(|key| body[*key].as_array()).flatten() {
         let role = message["role"].as_str().unwrap_or("user");
         let content = if message["parts"].is_array() { "parts" } else { "content" };
         let parts = match &message[content] {
@@ -300,7 +305,7 @@ fn conversation(request: &SimRequest, without_last: bool) -> Option<u64> {
             contents.push((role, text.map_or_else(|| part.to_string().into(), Cow::Borrowed)));
         }
         // What a message has besides its content: calls, and whose result it is.
-        for key in ["tool_calls", "tool_call_id"] {
+        for key in ["tool_calls", "tool_call_id", "call_id", "arguments", "input", "output"] {
             if !message[key].is_null() {
                 contents.push((key, message[key].to_string().into()));
             }
@@ -309,7 +314,7 @@ fn conversation(request: &SimRequest, without_last: bool) -> Option<u64> {
     if without_last {
         contents.pop().filter(|_| last_is_text)?;
     }
-    let system = ["system", "systemInstruction", "system_instruction"];
+    let system = ["system", "systemInstruction", "system_instruction", "instructions"];
     let system = system.map(|key| if body[key].is_null() { None } else { Some(&body[key]) });
     contents.extend(system.into_iter().flatten().map(|part| ("system", part.to_string().into())));
     let parts: Vec<&[u8]> =

@@ -162,11 +162,12 @@ fn instructed_schema(body: &Value) -> Option<Value> {
             _ => None,
         }
     }
-    ["system", "systemInstruction", "system_instruction"]
+    ["system", "systemInstruction", "system_instruction", "instructions"]
         .iter()
         .find_map(|key| find(&body[key]))
         .or_else(|| {
-            let mut messages = dialect::items(&body["messages"]).iter();
+            let of = |key: &str| dialect::items(&body[key]).iter();
+            let mut messages = of("messages").chain(of("input"));
             messages.find(|m| m["role"] == "system" || m["role"] == "developer").and_then(find)
         })
 }

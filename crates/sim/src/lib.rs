@@ -1,6 +1,6 @@
 //! Simulated LLM providers that fail on command.
 //!
-//! A [`SimProvider`] speaks one of three dialects (OpenAI chat completions, Anthropic messages,
+//! A [`SimProvider`] speaks one of four dialects (OpenAI chat completions and responses, Anthropic messages,
 //! Gemini `generateContent`), streaming and not. It is a tower service, so a test on a paused
 //! clock can use it in process; a [`SimServer`] puts the same provider behind a real socket.
 //!

@@ -191,7 +191,7 @@ const FROM_MINIMAL: &[&str] = &["minimal", "low", "medium", "high"];
 pub fn default_models(dialect: Dialect) -> Vec<Model> {
     let (m, e) = (Model::new, Model::embedding);
     match dialect {
-        Dialect::OpenAi => vec![
+        Dialect::OpenAi | Dialect::Responses => vec![
             m("gpt-4o", 128_000, 16_384).without_thinking(),
             m("gpt-4o-mini", 128_000, 16_384).without_thinking(),
             m("gpt-4.1", 1_047_576, 32_768).without_thinking(),

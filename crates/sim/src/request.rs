@@ -62,6 +62,7 @@ pub(crate) fn has_text(body: &Value, text: &str) -> bool {
         "system",
         "systemInstruction",
         "system_instruction",
+        "instructions",
     ]
     .iter()
     .filter_map(|key| body.get(key))

@@ -486,7 +486,7 @@ impl RequestInFlight<'_> {
             set(&mut headers, HeaderName::from_static(name), id);
         }
         match self.provider.dialect {
-            Dialect::OpenAi => {
+            Dialect::OpenAi | Dialect::Responses => {
                 set(&mut headers, HeaderName::from_static("openai-version"), "2020-10-01");
                 set(&mut headers, HeaderName::from_static("openai-organization"), "org-sim");
             }
@@ -509,7 +509,7 @@ impl RequestInFlight<'_> {
                         self.provider.wall.rfc3339_in(level.reset),
                     ),
                 ],
-                Dialect::OpenAi | Dialect::Gemini => [
+                Dialect::OpenAi | Dialect::Gemini | Dialect::Responses => [
                     (format!("x-ratelimit-limit-{what}"), level.limit.to_string()),
                     (format!("x-ratelimit-remaining-{what}"), level.remaining.to_string()),
                     (format!("x-ratelimit-reset-{what}"), go_duration(level.reset)),

@@ -93,7 +93,7 @@ impl SimServer {
     #[must_use]
     pub fn base_url(&self) -> String {
         match self.provider.dialect() {
-            Dialect::OpenAi => format!("http://{}/v1", self.addr),
+            Dialect::OpenAi | Dialect::Responses => format!("http://{}/v1", self.addr),
             Dialect::Anthropic | Dialect::Gemini => format!("http://{}", self.addr),
         }
     }

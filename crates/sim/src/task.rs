@@ -218,6 +218,31 @@ impl TaskCall {
         }
     }
 
+    /// What it writes as a patch in Codex's form, of whole lines.
+    fn patch(&self) -> Option<String> {
+        let lines = |sign: char, text: &str| -> String {
+            text.lines().map(|line| format!("{sign}{line}\n")).collect()
+        };
+        let change = match self {
+            Self::Write { path, content } => {
+                format!("*** Add File: {path}\n{}", lines('+', content))
+            }
+            Self::Edit { path, old, new } => {
+                format!("*** Update File: {path}\n@@\n{}{}", lines('-', old), lines('+', new))
+            }
+            Self::Read { .. } | Self::Run { .. } => return None,
+        };
+        Some(format!("*** Begin Patch\n{change}*** End Patch"))
+    }
+
+    /// What it reads, as a command.
+    fn by_command(&self) -> Option<Self> {
+        match self {
+            Self::Read { path } => Some(Self::Run { command: format!("cat {path}") }),
+            _ => None,
+        }
+    }
+
     /// An edit as a block of text.
     fn block(&self) -> Option<String> {
         let line = |text: &str| match text {

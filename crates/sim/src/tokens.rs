@@ -54,7 +54,17 @@ const DOCUMENTS: &[&str] = &[
 /// ```
 #[must_use]
 pub fn count_tokens(body: &Value) -> usize {
-    ["messages", "contents", "system", "systemInstruction", "system_instruction", "tools"]
+    const COUNTED: [&str; 8] = [
+        "messages",
+        "contents",
+        "system",
+        "systemInstruction",
+        "system_instruction",
+        "input",
+        "instructions",
+        "tools",
+    ];
+    COUNTED
         .iter()
         .filter_map(|key| body.get(key))
         .map(|part| match part {

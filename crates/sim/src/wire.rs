@@ -42,7 +42,8 @@ impl Frame {
 /// What a dialect sends when a stream breaks or pauses.
 pub(crate) trait FaultRender {
     /// Its error event; `first` if nothing was sent before it.
-    fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes;
+    /// The event of an error behind so many others.
+    fn error_frame(&self, kind: &ErrorKind, behind: usize) -> Bytes;
     /// The body of that error.
     fn error_body(&self, kind: &ErrorKind) -> Bytes;
     /// Its keep-alive.
@@ -143,7 +144,7 @@ impl BodyBuilder {
             How::End => self.cut(at, Tail::End),
             How::ErrorEvent(kind) => {
                 self.cut(at, Tail::End);
-                self.frames.push(Frame::new(Kind::Meta, render.error_frame(kind, at == 0)));
+                self.frames.push(Frame::new(Kind::Meta, render.error_frame(kind, at)));
             }
             How::TruncatedJson => {
                 self.cut(at, Tail::End);

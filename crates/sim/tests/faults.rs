@@ -186,7 +186,7 @@ async fn each_kind_of_error_has_its_providers_status_and_discriminator() {
             assert_eq!(read.status, status, "{what}");
             let error = &read.json()["error"];
             match dialect {
-                Dialect::OpenAi => {
+                Dialect::OpenAi | Dialect::Responses => {
                     assert_eq!(error["type"], word, "{what}");
                     assert_eq!(error["code"], json!(code), "{what}");
                     assert!(error.get("param").is_some(), "{what}");
@@ -338,6 +338,14 @@ async fn error_events_come_first_or_in_the_middle_and_are_the_last() {
                         "code": "server_is_overloaded",
                     }})
                 ),
+                Dialect::Responses => {
+                    assert_eq!(last["type"], "response.failed");
+                    let error = &last["response"]["error"];
+                    assert_eq!(error["code"], "server_is_overloaded");
+                    let numbers = events.iter().map(|event| event["sequence_number"].as_u64());
+                    let wanted = (0..events.len() as u64).map(Some);
+                    assert!(numbers.eq(wanted), "{text}");
+                }
                 Dialect::Anthropic => {
                     let frame = format!(
                         "event: error\ndata: {}\n\n",
@@ -572,6 +580,7 @@ async fn the_output_limit_cuts_anywhere() {
                 Dialect::OpenAi => "length",
                 Dialect::Anthropic => "max_tokens",
                 Dialect::Gemini => "MAX_TOKENS",
+                Dialect::Responses => "max_output_tokens",
             };
             assert_eq!(sent.stop, word);
             assert!(read.text().contains(&format!("\"{word}\"")));

@@ -83,6 +83,12 @@ async fn tools_are_called_when_asked_for_and_results_get_a_text() {
             Dialect::Anthropic => {
                 names.map(|name| json!({"name": name, "input_schema": schema})).to_vec().into()
             }
+            Dialect::Responses => names
+                .map(|name| {
+                    json!({"type": "function", "name": name, "parameters": schema, "strict": false})
+                })
+                .to_vec()
+                .into(),
             Dialect::Gemini => {
                 let list = names.map(|name| json!({"name": name, "parameters": schema}));
                 json!([{ "functionDeclarations": list }])
@@ -110,6 +116,15 @@ async fn tools_are_called_when_asked_for_and_results_get_a_text() {
                 list.push(answer["choices"][0]["message"].clone());
                 for call in &sent.tool_calls {
                     list.push(json!({"role": "tool", "tool_call_id": call.id, "content": "ok"}));
+                }
+            }
+            Dialect::Responses => {
+                let list = body["input"].as_array_mut().unwrap();
+                list.extend(answer["output"].as_array().unwrap().iter().cloned());
+                for call in &sent.tool_calls {
+                    list.push(
+                        json!({"type": "function_call_output", "call_id": call.id, "output": "ok"}),
+                    );
                 }
             }
             Dialect::Anthropic => {

@@ -25,7 +25,7 @@ async fn server(dialect: Dialect, plan: FaultPlan) -> SimServer {
 fn head(dialect: Dialect, stream: bool, close: bool) -> Vec<u8> {
     let body = question(dialect, "hello", stream).to_string();
     let key = match dialect {
-        Dialect::OpenAi => format!("authorization: Bearer {KEY}"),
+        Dialect::OpenAi | Dialect::Responses => format!("authorization: Bearer {KEY}"),
         Dialect::Anthropic => format!("x-api-key: {KEY}\r\nanthropic-version: 2023-06-01"),
         Dialect::Gemini => format!("x-goog-api-key: {KEY}"),
     };
@@ -87,7 +87,8 @@ async fn a_stream_over_a_socket_is_the_stream_in_process() {
         let entry = server.provider().journal().wait_ended(1).await.remove(0);
         assert_eq!((entry.end, entry.events), (End::Complete, 13));
         let base = server.base_url();
-        assert_eq!(base.ends_with("/v1"), dialect == Dialect::OpenAi, "{base}");
+        let is_versioned = matches!(dialect, Dialect::OpenAi | Dialect::Responses);
+        assert_eq!(base.ends_with("/v1"), is_versioned, "{base}");
     }
 }
 

@@ -46,6 +46,12 @@ fn turn(dialect: Dialect, results: usize, stream: bool) -> Value {
                 json!({"type": "function", "function": {"name": name, "parameters": schema}})
             })
             .collect(),
+        Dialect::Responses => tools
+            .iter()
+            .map(|(name, schema)| {
+                json!({"type": "function", "name": name, "parameters": schema, "strict": false})
+            })
+            .collect(),
         Dialect::Anthropic => tools
             .iter()
             .map(|(name, schema)| json!({"name": name, "input_schema": schema}))
@@ -58,7 +64,11 @@ fn turn(dialect: Dialect, results: usize, stream: bool) -> Value {
             json!([{"functionDeclarations": declarations}])
         }
     };
-    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let key = match dialect {
+        Dialect::Gemini => "contents",
+        Dialect::Responses => "input",
+        _ => "messages",
+    };
     let turns = body[key].as_array_mut().unwrap();
     for n in 0..results {
         let id = format!("call_{n}");
@@ -68,6 +78,10 @@ fn turn(dialect: Dialect, results: usize, stream: bool) -> Value {
                     "id": id, "type": "function", "function": {"name": "Read", "arguments": "{}"},
                 }]}),
                 json!({"role": "tool", "tool_call_id": id, "content": "night 1"}),
+            ],
+            Dialect::Responses => [
+                json!({"type": "function_call", "call_id": id, "name": "Read", "arguments": "{}"}),
+                json!({"type": "function_call_output", "call_id": id, "output": "night 1"}),
             ],
             Dialect::Anthropic => [
                 json!({"role": "assistant", "content": [
@@ -137,6 +151,11 @@ async fn what_is_asked_beside_the_task_is_answered_by_itself() {
                 let named = json!({"name": "x", "schema": schema});
                 shaped["response_format"] = json!({"type": "json_schema", "json_schema": named});
             }
+            Dialect::Responses => {
+                let format =
+                    json!({"type": "json_schema", "name": "x", "schema": schema, "strict": false});
+                shaped["text"] = json!({"format": format});
+            }
             Dialect::Anthropic => {
                 shaped["output_config"] =
                     json!({"format": {"type": "json_schema", "schema": schema}});
@@ -162,6 +181,7 @@ async fn what_is_asked_beside_the_task_is_answered_by_itself() {
                 let system = json!({"role": "system", "content": words});
                 instructed["messages"].as_array_mut().unwrap().insert(0, system);
             }
+            Dialect::Responses => instructed["instructions"] = json!(words),
             Dialect::Anthropic => instructed["system"] = json!([{"type": "text", "text": words}]),
             Dialect::Gemini => {
                 instructed["systemInstruction"] = json!({"parts": [{"text": words}]});

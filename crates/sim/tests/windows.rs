@@ -71,7 +71,8 @@ fn sentences(dialect: Dialect, overflow: Overflow) -> (String, Option<String>) {
         (Overflow::Usual, Dialect::Gemini) => one(format!(
             "The input token count ({input}) exceeds the maximum number of tokens allowed (300)."
         )),
-        (Overflow::NoNumbers, Dialect::OpenAi) => same(
+        (Overflow::NoNumbers, Dialect::OpenAi)
+        | (Overflow::Usual | Overflow::NoNumbers, Dialect::Responses) => same(
             "Your input exceeds the context window of this model. Please adjust your input and \
              try again.",
         ),

@@ -99,6 +99,7 @@ pub(crate) fn declarations(is_helper: bool) -> Vec<Tool> {
             description: Some(about.to_owned()),
             parameters: schema,
             strict: None,
+            custom: None,
             extra: None,
             dialect: None,
         }

@@ -79,7 +79,7 @@ pub(super) fn slug(name: &str) -> String {
 /// A model that the simulator of `dialect` has.
 const fn model(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi => "gpt-4o",
+        Dialect::OpenAi | Dialect::Responses => "gpt-4o",
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",
     }

@@ -52,7 +52,15 @@ impl InProcess {
     /// is set. Each is called by its [`provider_name`].
     pub fn without_file(sims: &[SimProvider]) -> Self {
         let set = |variable: &str| sims.iter().any(|sim| known(sim.dialect()).0 == variable);
-        Self::new(&Config::from_keys(set).unwrap(), &Source::default(), sims, &|_| PROVIDER_KEY)
+        let mut config = Config::from_keys(set).unwrap();
+        for given in &mut config.providers {
+            // A simulated provider has one dialect.
+            given.also = None;
+            if let Some(sim) = sims.iter().find(|sim| sim.name() == given.name) {
+                given.dialect = sim.dialect();
+            }
+        }
+        Self::new(&config, &Source::default(), sims, &|_| PROVIDER_KEY)
     }
 
     /// The gateway of this file. Its providers are those in process of the same names.

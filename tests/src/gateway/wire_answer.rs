@@ -1,4 +1,4 @@
-//! Hand-written, strict parsers of the answers of the three dialects.
+//! Hand-written, strict parsers of the answers of the dialects.
 
 use std::collections::BTreeMap;
 
@@ -50,6 +50,7 @@ impl WireAnswer {
                     assert_eq!(name, None, "Gemini's events have no names");
                     reader.gemini(&data);
                 }
+                Dialect::Responses => reader.responses(&name.expect("events have names"), &data),
             }
         }
         reader.answer
@@ -73,6 +74,7 @@ impl WireAnswer {
             Dialect::OpenAi => reader.openai_whole(raw),
             Dialect::Anthropic => reader.anthropic_whole(raw),
             Dialect::Gemini => reader.gemini(raw),
+            Dialect::Responses => reader.responses_whole(&value(raw)),
         }
         reader.answer
     }
@@ -118,7 +120,14 @@ pub fn without_ids(calls: &[SentCall]) -> Vec<(&str, &str)> {
 pub fn error_message(dialect: Dialect, error: &Value) -> String {
     let inner = &error["error"];
     match dialect {
-        Dialect::OpenAi => {
+        // Of a stream: the answer that failed, or an event of its own.
+        Dialect::Responses if inner.is_null() => {
+            let failed = &error["response"]["error"];
+            let event = if failed.is_object() { failed } else { error };
+            assert!(event["code"].is_string() && event["message"].is_string(), "{error}");
+            return event["message"].as_str().unwrap().to_owned();
+        }
+        Dialect::OpenAi | Dialect::Responses => {
             assert!(inner["type"].is_string() && inner["code"].is_string(), "{error}");
             assert!(inner.get("param").is_some(), "{error}");
         }
@@ -157,7 +166,7 @@ pub fn refusal(dialect: Dialect, status: u16, reply: &Reply) -> String {
         Dialect::Anthropic => {
             assert_eq!(reply.header("request-id"), reply.header("x-request-id"));
         }
-        Dialect::OpenAi => {}
+        Dialect::OpenAi | Dialect::Responses => {}
     }
     error_message(dialect, &body)
 }
@@ -218,6 +227,21 @@ struct Reader {
     open: Option<u64>,
     blocks: u64,
     started: bool,
+    /// The number of the last event (responses).
+    sequence: Option<u64>,
+    /// The items that have been added, by their positions: what has come of them, and whether they are done.
+    items: BTreeMap<u64, Item>,
+}
+
+/// An item of a stream of responses.
+#[derive(Default)]
+struct Item {
+    id: String,
+    kind: String,
+    text: String,
+    call: usize,
+    has_part: bool,
+    done: bool,
 }
 
 impl Reader {
@@ -284,6 +308,151 @@ impl Reader {
         }
         self.answer.stop = item["finish_reason"].as_str().map(Into::into);
         self.openai_usage(&body["usage"]);
+    }
+
+    fn responses_usage(&mut self, usage: &Value) {
+        self.answer.prompt = usage["input_tokens"].as_u64();
+        self.answer.output = usage["output_tokens"].as_u64();
+        self.answer.cached = usage["input_tokens_details"]["cached_tokens"].as_u64();
+        self.answer.reasoning = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
+    }
+
+    /// The answer's end: its status, and why it is incomplete.
+    fn responses_end(&mut self, response: &Value) {
+        let status = text(&response["status"]);
+        let reason = response["incomplete_details"]["reason"].as_str();
+        assert_eq!(status == "incomplete", reason.is_some(), "{response}");
+        self.answer.stop = Some(reason.unwrap_or(status).to_owned());
+        self.responses_usage(&response["usage"]);
+    }
+
+    fn responses(&mut self, name: &str, raw: &str) {
+        let data = value(raw);
+        assert_eq!(data["type"], name, "the event's name and its type are one");
+        assert!(self.answer.ends.is_empty(), "{raw} comes after the end");
+        if name == "error" {
+            return self.error(&data);
+        }
+        let sequence = data["sequence_number"].as_u64().unwrap_or_else(|| panic!("none in {raw}"));
+        assert_eq!(sequence, self.sequence.map_or(0, |last| last + 1), "a gap before {raw}");
+        self.sequence = Some(sequence);
+        assert!(self.started || name == "response.created", "{name} first");
+        let at = data["output_index"].as_u64();
+        let item = at.and_then(|at| self.items.get_mut(&at));
+        let open = || {
+            let item = item.unwrap_or_else(|| panic!("{raw} is of no item"));
+            assert!(!item.done, "{raw} comes after its item");
+            assert_eq!(data["item_id"], item.id, "{raw}");
+            item
+        };
+        match name {
+            "response.created" => {
+                assert!(!std::mem::replace(&mut self.started, true), "it begins twice");
+                assert_eq!(data["response"]["status"], "in_progress");
+            }
+            "response.in_progress" => {}
+            "response.output_item.added" => {
+                let at = at.unwrap();
+                assert_eq!(at, self.items.len() as u64, "{raw}");
+                let added = &data["item"];
+                let (id, kind) = (text(&added["id"]).to_owned(), text(&added["type"]).to_owned());
+                assert!(self.items.values().all(|other| other.id != id), "{id} twice");
+                if matches!(&*kind, "function_call" | "custom_tool_call") {
+                    self.answer.calls.push(SentCall {
+                        id: text(&added["call_id"]).into(),
+                        name: text(&added["name"]).into(),
+                        arguments: String::new(),
+                    });
+                }
+                let call = self.answer.calls.len().saturating_sub(1);
+                self.items.insert(at, Item { id, kind, call, ..Item::default() });
+            }
+            "response.content_part.added" | "response.reasoning_summary_part.added" => {
+                assert!(!std::mem::replace(&mut open().has_part, true), "{raw}");
+            }
+            "response.output_text.delta" => {
+                let item = open();
+                assert!(item.kind == "message" && item.has_part, "{raw}");
+                item.text += text(&data["delta"]);
+                self.answer.text += text(&data["delta"]);
+            }
+            "response.reasoning_summary_text.delta" => {
+                let item = open();
+                assert!(item.kind == "reasoning" && item.has_part, "{raw}");
+                item.text += text(&data["delta"]);
+                self.answer.thinking += text(&data["delta"]);
+            }
+            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+                let item = open();
+                item.text += text(&data["delta"]);
+                self.answer.calls[item.call].arguments += text(&data["delta"]);
+            }
+            "response.output_text.done"
+            | "response.reasoning_summary_text.done"
+            | "response.function_call_arguments.done"
+            | "response.custom_tool_call_input.done" => {
+                let whole = ["text", "arguments", "input"].map(|field| data[field].as_str());
+                assert_eq!(whole.into_iter().flatten().next(), Some(&*open().text), "{raw}");
+            }
+            "response.content_part.done" | "response.reasoning_summary_part.done" => {
+                assert_eq!(data["part"]["text"], open().text, "{raw}");
+            }
+            "response.output_text.annotation.added" => drop(open()),
+            "response.output_item.done" => {
+                let item = at.and_then(|at| self.items.get_mut(&at)).unwrap();
+                assert_eq!(data["item"]["id"], item.id, "{raw}");
+                assert!(!std::mem::replace(&mut item.done, true), "{raw}");
+            }
+            "response.completed" | "response.incomplete" => {
+                assert!(self.items.values().all(|item| item.done), "an item is open at the end");
+                let response = &data["response"];
+                assert_eq!(response["status"], name["response.".len()..]);
+                let output = response["output"].as_array().unwrap();
+                let ids: Vec<&str> = output.iter().map(|item| text(&item["id"])).collect();
+                let added: Vec<&str> = self.items.values().map(|item| &*item.id).collect();
+                assert_eq!(ids, added, "the end has all items: {raw}");
+                let mut whole = Reader::default();
+                whole.responses_whole(response);
+                assert_eq!(whole.answer.text, self.answer.text, "{raw}");
+                assert_eq!(whole.answer.calls, self.answer.calls, "{raw}");
+                self.responses_end(response);
+                self.answer
+                    .ends
+                    .extend([self.answer.stop.clone().unwrap_or_default(), name.into()]);
+            }
+            "response.failed" => self.error(&data),
+            other => panic!("what is {other}?"),
+        }
+    }
+
+    fn responses_whole(&mut self, body: &Value) {
+        assert_eq!(body["object"], "response");
+        for item in body["output"].as_array().unwrap() {
+            match text(&item["type"]) {
+                "message" => {
+                    assert_eq!(item["role"], "assistant");
+                    for part in item["content"].as_array().unwrap() {
+                        self.answer.text += text(&part["text"]);
+                    }
+                }
+                "reasoning" => {
+                    for part in item["summary"].as_array().unwrap() {
+                        self.answer.thinking += text(&part["text"]);
+                    }
+                }
+                kind @ ("function_call" | "custom_tool_call") => {
+                    let field = if kind == "function_call" { "arguments" } else { "input" };
+                    self.answer.calls.push(SentCall {
+                        id: text(&item["call_id"]).into(),
+                        name: text(&item["name"]).into(),
+                        arguments: text(&item[field]).into(),
+                    });
+                }
+                "image_generation_call" => assert!(item["result"].is_string(), "{item}"),
+                other => panic!("what is {other}?"),
+            }
+        }
+        self.responses_end(body);
     }
 
     fn anthropic_usage(&mut self, usage: &Value) {

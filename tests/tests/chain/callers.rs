@@ -1,4 +1,4 @@
-//! Callers of three dialects, who write and read only the bytes of their own dialect.
+//! Callers of each dialect, who write and read only the bytes of their own dialect.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use steadfast::{
     ChatRequest, ChatService, Completion, Dialect, Event, Head, Part, RecoveryLog,
     client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, codec},
 };
-use steadfast_tests::harness::{self, CallResult};
+use steadfast_tests::harness::{self, CallResult, turns_key};
 
 /// The smallest PNG there is.
 pub(crate) const PICTURE: &str =
@@ -37,7 +37,11 @@ impl Conversation {
             Dialect::Gemini => {
                 json!({"name": name, "description": "Files.", "parameters": schema})
             }
-            _ => json!({
+            Dialect::Responses => {
+                json!({"type": "function", "name": name, "description": "Files.", "parameters": schema,
+                    "strict": false})
+            }
+            Dialect::OpenAi => json!({
                 "type": "function",
                 "function": {"name": name, "description": "Files.", "parameters": schema},
             }),
@@ -66,7 +70,18 @@ impl Conversation {
                     {"inlineData": {"mimeType": "image/png", "data": PICTURE}},
                 ]}],
             }),
-            _ => {
+            Dialect::Responses => json!({
+                "model": model,
+                "max_output_tokens": 1_000,
+                "stream": stream,
+                "instructions": "Be brief.",
+                "tools": tools,
+                "input": [{"role": "user", "content": [
+                    {"type": "input_text", "text": QUESTION},
+                    {"type": "input_image", "image_url": format!("data:image/png;base64,{PICTURE}")},
+                ]}],
+            }),
+            Dialect::OpenAi => {
                 let mut body = json!({
                     "model": model,
                     "max_tokens": 1_000,
@@ -97,9 +112,10 @@ impl Conversation {
         let turns = match self.dialect {
             Dialect::Anthropic => anthropic_turns(answer, &result),
             Dialect::Gemini => gemini_turns(answer, &result),
-            _ => openai_turns(answer, &result),
+            Dialect::Responses => responses_turns(answer, &result),
+            Dialect::OpenAi => openai_turns(answer, &result),
         };
-        let key = if self.dialect == Dialect::Gemini { "contents" } else { "messages" };
+        let key = turns_key(self.dialect);
         next.body[key].as_array_mut().unwrap().extend(turns);
         next
     }
@@ -229,6 +245,23 @@ fn gemini_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Val
         })
         .collect();
     vec![json!({"role": "model", "parts": content}), json!({"role": "user", "parts": results})]
+}
+
+fn responses_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Value> {
+    let text = answer.text();
+    let spoken = (!text.is_empty()).then(|| {
+        json!({"type": "message", "role": "assistant", "content": [
+            {"type": "output_text", "text": text, "annotations": []},
+        ]})
+    });
+    let calls = answer.tool_calls().map(|call| {
+        json!({"type": "function_call", "call_id": call.id, "name": call.name,
+            "arguments": call.arguments})
+    });
+    let results = answer.tool_calls().map(|call| {
+        json!({"type": "function_call_output", "call_id": call.id, "output": result(&call.name)})
+    });
+    spoken.into_iter().chain(calls).chain(results).collect()
 }
 
 fn openai_turns(answer: &Completion, result: &dyn Fn(&str) -> String) -> Vec<Value> {

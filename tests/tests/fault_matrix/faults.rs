@@ -203,7 +203,7 @@ pub(crate) const LINES: [Line; 35] = [
         cell: |dialect, _| {
             let retry_info = Some("1.5s".to_owned());
             match dialect {
-                Dialect::OpenAi => limited(RateLimit::reset("1.5s"), 1_500),
+                Dialect::OpenAi | Dialect::Responses => limited(RateLimit::reset("1.5s"), 1_500),
                 Dialect::Gemini => limited(RateLimit { retry_info, ..RateLimit::default() }, 1_500),
                 _ => None,
             }

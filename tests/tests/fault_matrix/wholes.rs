@@ -173,7 +173,12 @@ async fn over_http(gateway: &InProcess, question: Question) -> Got {
             "contents": [{"role": "user", "parts": [{"text": prompt}]}],
             "generationConfig": {"maxOutputTokens": 1_000},
         }),
-        _ => json!({
+        Dialect::Responses => json!({
+            "model": model,
+            "max_output_tokens": 1_000,
+            "input": [{"role": "user", "content": prompt}],
+        }),
+        Dialect::OpenAi | Dialect::Anthropic => json!({
             "model": model,
             "max_tokens": 1_000,
             "messages": [{"role": "user", "content": prompt}],

@@ -75,7 +75,7 @@ async fn who_only_asks_whether_somebody_is_there_is_answered() {
         let reply = HttpRequest::get(path).send(rig.addr).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
     }
-    for path in ["/v1/messages/batches", "/api/claude_code/settings", "/v1/responses", "/x.html"] {
+    for path in ["/v1/messages/batches", "/api/claude_code/settings", "/x.html"] {
         let dialect =
             if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi };
         let message = refusal(dialect, 404, &HttpRequest::get(path).send(rig.addr).await);

@@ -33,7 +33,7 @@ async fn the_head_is_sent_before_there_is_an_answer_and_failover_goes_on_behind_
         assert!(reply.clean, "{case}");
         let body = String::from_utf8_lossy(&reply.body).into_owned();
         let sign = match caller {
-            Dialect::OpenAi => ":",
+            Dialect::OpenAi | Dialect::Responses => ":",
             Dialect::Anthropic => "event: ping",
             // The one that Google's SDKs can bear.
             Dialect::Gemini => "\n",

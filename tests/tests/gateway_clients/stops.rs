@@ -5,7 +5,7 @@ use steadfast::sim::Dialect;
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask,
     http::HttpRequest,
-    model, provider,
+    model, provider, turns_key,
     wire_answer::{WireAnswer, refusal},
 };
 
@@ -13,7 +13,7 @@ use steadfast_tests::gateway::{
 fn looping(dialect: Dialect, times: usize, more: Option<&str>, stream: bool) -> HttpRequest {
     let request = ask(dialect, model(dialect), stream);
     let mut body: Value = serde_json::from_slice(request.sent()).unwrap();
-    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let key = turns_key(dialect);
     let messages = body[key].as_array_mut().unwrap();
     for n in 0..times {
         let id = format!("call_{n}");
@@ -22,6 +22,12 @@ fn looping(dialect: Dialect, times: usize, more: Option<&str>, stream: bool) -> 
                 json!({"role": "assistant", "tool_calls": [{"id": id, "type": "function",
                     "function": {"name": "look_up", "arguments": r#"{"q":"x"}"#}}]}),
                 json!({"role": "tool", "tool_call_id": id, "content": "nothing new at all"}),
+            ],
+            Dialect::Responses => [
+                json!({"type": "function_call", "call_id": id, "name": "look_up",
+                    "arguments": r#"{"q":"x"}"#}),
+                json!({"type": "function_call_output", "call_id": id,
+                    "output": "nothing new at all"}),
             ],
             Dialect::Anthropic => [
                 json!({"role": "assistant", "content": [

@@ -52,6 +52,14 @@ impl Session {
                     json!({"role": "tool", "tool_call_id": id, "content": result})
                 }));
             }
+            Dialect::Responses => {
+                self.turns.extend(steps.iter().map(|(id, (tool, arguments, _))| {
+                    json!({"type": "function_call", "call_id": id, "name": tool, "arguments": arguments.to_string()})
+                }));
+                self.turns.extend(steps.iter().map(|(id, (.., result))| {
+                    json!({"type": "function_call_output", "call_id": id, "output": result})
+                }));
+            }
             Dialect::Anthropic => {
                 let calls = steps.iter().map(|(id, (tool, arguments, _))| {
                     json!({"type": "tool_use", "id": id, "name": tool, "input": arguments})
@@ -97,6 +105,12 @@ impl Session {
                     json!({"type": "function", "function": {"name": name, "parameters": schema}})
                 });
                 json!({"model": model(self.dialect), "messages": self.turns, "tools": tools})
+            }
+            Dialect::Responses => {
+                let tools = tools.map(|name| {
+                    json!({"type": "function", "name": name, "parameters": schema, "strict": false})
+                });
+                json!({"model": model(self.dialect), "input": self.turns, "tools": tools})
             }
             Dialect::Anthropic => {
                 let tools = tools.map(|name| json!({"name": name, "input_schema": schema}));

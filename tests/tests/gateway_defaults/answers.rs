@@ -21,6 +21,8 @@ struct Odd {
     openai: (Value, Vec<Value>, &'static str),
     anthropic: (Vec<Block>, &'static str),
     gemini: (Vec<Value>, &'static str),
+    /// The items, and why they are incomplete.
+    responses: (Vec<Value>, Option<&'static str>),
 }
 
 /// A block of Anthropic's, and the pieces that it comes in.
@@ -52,6 +54,8 @@ fn odd_answers() -> Vec<Odd> {
     let message = |text: &str| json!({"role": "assistant", "content": text});
     let piece = |text: &str| json!({"content": text});
     let part = |text: &str| json!({"text": text});
+    let spoken = |content: Value| json!({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": content});
+    let output = |text: &str| json!([{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]);
     let arguments = "{\"q\": unquoted";
     vec![
         Odd {
@@ -59,6 +63,7 @@ fn odd_answers() -> Vec<Odd> {
             openai: (message(""), vec![], "stop"),
             anthropic: (vec![], "end_turn"),
             gemini: (vec![], "STOP"),
+            responses: (vec![], None),
         },
         Odd {
             name: "no content at all",
@@ -69,6 +74,7 @@ fn odd_answers() -> Vec<Odd> {
             ),
             anthropic: (vec![text_block("")], "end_turn"),
             gemini: (vec![part("")], "STOP"),
+            responses: (vec![spoken(json!([]))], None),
         },
         Odd {
             name: "audio",
@@ -94,6 +100,7 @@ fn odd_answers() -> Vec<Odd> {
                 ],
                 "STOP",
             ),
+            responses: (vec![json!({"id": "au_1", "type": "audio", "data": "UklGRg=="})], None),
         },
         Odd {
             name: "image",
@@ -115,6 +122,12 @@ fn odd_answers() -> Vec<Odd> {
             gemini: (
                 vec![json!({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}})],
                 "STOP",
+            ),
+            responses: (
+                vec![
+                    json!({"id": "ig_1", "type": "image_generation_call", "status": "completed", "result": "iVBORw0KGgo="}),
+                ],
+                None,
             ),
         },
         Odd {
@@ -144,6 +157,12 @@ fn odd_answers() -> Vec<Odd> {
                 ],
                 "STOP",
             ),
+            responses: (
+                vec![
+                    json!({"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "container_id": "c", "code": "1 + 1", "outputs": [{"type": "logs", "logs": "2\n"}]}),
+                ],
+                None,
+            ),
         },
         Odd {
             name: "refusal",
@@ -154,12 +173,17 @@ fn odd_answers() -> Vec<Odd> {
             ),
             anthropic: (vec![text_block("I can not")], "refusal"),
             gemini: (vec![part("I can not")], "SAFETY"),
+            responses: (
+                vec![spoken(json!([{"type": "refusal", "refusal": "I can not help with that."}]))],
+                None,
+            ),
         },
         Odd {
             name: "half of a surrogate pair",
             openai: (message(HALF), vec![piece(HALF), piece("?")], "stop"),
             anthropic: (vec![text_block(HALF)], "end_turn"),
             gemini: (vec![part(HALF), part("?")], "STOP"),
+            responses: (vec![spoken(output(HALF))], None),
         },
         Odd {
             name: "a surrogate pair in two pieces",
@@ -183,12 +207,14 @@ fn odd_answers() -> Vec<Odd> {
                 vec![part(&format!("a {}", PAIR[0])), part(&format!("{} b", PAIR[1]))],
                 "STOP",
             ),
+            responses: (vec![spoken(output(&format!("a {}{} b", PAIR[0], PAIR[1])))], None),
         },
         Odd {
             name: "an unknown finish reason",
             openai: (message("Hello."), vec![piece("Hello.")], "moonlight"),
             anthropic: (vec![text_block("Hello.")], "moonlight"),
             gemini: (vec![part("Hello.")], "MOONLIGHT"),
+            responses: (vec![spoken(output("Hello."))], Some("moonlight")),
         },
         Odd {
             name: "arguments that are no JSON",
@@ -211,6 +237,12 @@ fn odd_answers() -> Vec<Odd> {
             ),
             // Nor can this one: see below.
             gemini: (vec![json!({"functionCall": {"name": "look_up", "args": {}}})], "STOP"),
+            responses: (
+                vec![
+                    json!({"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "look_up", "arguments": arguments}),
+                ],
+                None,
+            ),
         },
     ]
 }
@@ -228,6 +260,7 @@ fn whole(dialect: Dialect, odd: &Odd) -> String {
             "choices": [{"index": 0, "message": odd.openai.0, "finish_reason": odd.openai.2}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
         }),
+        Dialect::Responses => response(odd, Some(&odd.responses.0)),
         Dialect::Anthropic => json!({
             "id": "msg_1", "type": "message", "role": "assistant", "model": model(dialect),
             "content": odd.anthropic.0.iter().map(|block| &block.whole).collect::<Vec<_>>(),
@@ -242,6 +275,61 @@ fn whole(dialect: Dialect, odd: &Odd) -> String {
         }),
     };
     halved(&body.to_string())
+}
+
+/// An answer of OpenAI's responses, which has ended with `items`, or has started.
+fn response(odd: &Odd, items: Option<&[Value]>) -> Value {
+    let incomplete = odd.responses.1.filter(|_| items.is_some());
+    let status = match (items, incomplete) {
+        (None, _) => "in_progress",
+        (_, None) => "completed",
+        (_, Some(_)) => "incomplete",
+    };
+    json!({
+        "id": "resp_1", "object": "response", "created_at": 1, "model": model(Dialect::Responses), "status": status,
+        "error": null, "incomplete_details": incomplete.map(|reason| json!({"reason": reason})),
+        "output": items.unwrap_or_default(),
+        "usage": items.map(|_| json!({"input_tokens": 3, "output_tokens": 5, "total_tokens": 8})),
+    })
+}
+
+/// The events of an item: its text in two pieces where half of a pair stands in it.
+fn item_events(at: usize, item: &Value, events: &mut Vec<(String, Value)>) {
+    let mut push = |name: &str, mut more: Value| {
+        more["output_index"] = json!(at);
+        events.push((format!("response.{name}"), more));
+    };
+    let mut started = item.clone();
+    for field in ["content", "arguments"] {
+        match &mut started[field] {
+            Value::Array(list) => list.clear(),
+            Value::String(text) => text.clear(),
+            _ => drop(started.as_object_mut().unwrap().remove(field)),
+        }
+    }
+    push("output_item.added", json!({"item": started}));
+    for part in item["content"].as_array().into_iter().flatten() {
+        let with = |field: &str, value: Value| json!({"item_id": item["id"], "content_index": 0, field: value});
+        let (kind, text) = match part["text"].as_str() {
+            Some(text) => ("output_text", text),
+            None => ("refusal", part["refusal"].as_str().unwrap()),
+        };
+        push("content_part.added", with("part", json!({"type": kind, "text": "", "refusal": ""})));
+        let cut = text.find(PAIR[1]).unwrap_or(text.len());
+        for piece in [&text[..cut], &text[cut..]].into_iter().filter(|piece| !piece.is_empty()) {
+            push(&format!("{kind}.delta"), with("delta", json!(piece)));
+        }
+        push(
+            &format!("{kind}.done"),
+            with(if kind == "refusal" { kind } else { "text" }, json!(text)),
+        );
+        push("content_part.done", with("part", part.clone()));
+    }
+    if let Some(text) = item["arguments"].as_str() {
+        push("function_call_arguments.delta", json!({"item_id": item["id"], "delta": text}));
+        push("function_call_arguments.done", json!({"item_id": item["id"], "arguments": text}));
+    }
+    push("output_item.done", json!({"item": item}));
 }
 
 fn streamed(dialect: Dialect, odd: &Odd) -> String {
@@ -262,6 +350,24 @@ fn streamed(dialect: Dialect, odd: &Odd) -> String {
                 text += &format!("data: {chunk}\n\n");
             }
             text += "data: [DONE]\n\n";
+        }
+        Dialect::Responses => {
+            let started = || json!({"response": response(odd, None)});
+            let mut events = vec![
+                ("response.created".to_owned(), started()),
+                ("response.in_progress".to_owned(), started()),
+            ];
+            for (at, item) in odd.responses.0.iter().enumerate() {
+                item_events(at, item, &mut events);
+            }
+            let ended = response(odd, Some(&odd.responses.0));
+            let name = format!("response.{}", ended["status"].as_str().unwrap());
+            events.push((name, json!({"response": ended})));
+            for (sequence, (name, mut event)) in events.into_iter().enumerate() {
+                event["type"] = json!(name);
+                event["sequence_number"] = json!(sequence);
+                text += &format!("event: {name}\ndata: {event}\n\n");
+            }
         }
         Dialect::Anthropic => {
             let mut events = vec![json!({"type": "message_start", "message": {
@@ -371,6 +477,7 @@ fn wrong_in(caller: Dialect, odd: &Odd, body: &str, stream: bool) -> Option<Stri
                 }
                 Dialect::Anthropic => stop == Some("refusal"),
                 Dialect::Gemini => stop == Some("SAFETY"),
+                Dialect::Responses => stop == Some("content_filter"),
             };
             match (refuses, body.contains("I can not")) {
                 (false, _) => wrong("no word for a refusal"),
@@ -382,7 +489,8 @@ fn wrong_in(caller: Dialect, odd: &Odd, body: &str, stream: bool) -> Option<Stri
             [call] if call.name == "look_up" => {
                 let read = serde_json::from_str::<Value>(&call.arguments);
                 // A text, which callers read themselves, and which has been forwarded piece by piece.
-                let is_text = caller == Dialect::OpenAi || (caller == Dialect::Anthropic && stream);
+                let is_text = matches!(caller, Dialect::OpenAi | Dialect::Responses)
+                    || (caller == Dialect::Anthropic && stream);
                 let holds = is_text || read.is_ok_and(|read| read.is_object());
                 if holds { None } else { wrong("what are these arguments?") }
             }

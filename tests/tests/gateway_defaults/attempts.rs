@@ -12,7 +12,7 @@ use steadfast::{
     },
 };
 use steadfast_tests::gateway::{
-    DIALECTS, ask, http::HttpRequest, in_process::InProcess, model, question,
+    DIALECTS, ask, http::HttpRequest, in_process::InProcess, model, question, turns_key,
 };
 use tokio::time::advance;
 use tracing::{Event, Subscriber, field::Field};
@@ -60,6 +60,7 @@ fn limited(dialect: Dialect, stream: bool, tokens: u64) -> HttpRequest {
     body.as_object_mut().unwrap().remove("tools");
     match dialect {
         Dialect::Gemini => body["generationConfig"]["maxOutputTokens"] = json!(tokens),
+        Dialect::Responses => body["max_output_tokens"] = json!(tokens),
         _ => body["max_tokens"] = json!(tokens),
     }
     ask(dialect, model(dialect), stream).body(body.to_string())
@@ -68,7 +69,7 @@ fn limited(dialect: Dialect, stream: bool, tokens: u64) -> HttpRequest {
 /// A conversation of several windows of 8,000 tokens.
 fn too_long(dialect: Dialect, stream: bool) -> HttpRequest {
     let mut body: Value = serde_json::from_slice(limited(dialect, stream, 1_000).sent()).unwrap();
-    let key = if dialect == Dialect::Gemini { "contents" } else { "messages" };
+    let key = turns_key(dialect);
     let turns = body[key].as_array_mut().unwrap();
     for n in 0..120 {
         let (own, model) = (format!("Part {n}: {}", "word ".repeat(80)), format!("Read {n}."));

@@ -16,7 +16,7 @@ use steadfast::{
     Dialect,
     sim::{FaultPlan, SimProvider, SimProviderBuilder},
 };
-use steadfast_tests::gateway::{DIALECTS, in_process::provider_name};
+use steadfast_tests::gateway::in_process::provider_name;
 
 /// A provider of this dialect, called as the gateway calls it.
 fn sim(dialect: Dialect) -> SimProviderBuilder {
@@ -28,10 +28,14 @@ fn failing(dialect: Dialect, plan: FaultPlan) -> SimProvider {
     sim(dialect).with_faults(plan).build()
 }
 
-/// The provider of the next dialect: a healthy spare.
+/// The provider of another vendor's dialect: a healthy spare.
 fn spare(dialect: Dialect) -> SimProvider {
-    let at = DIALECTS.iter().position(|other| *other == dialect).unwrap();
-    sim(DIALECTS[(at + 1) % DIALECTS.len()]).build()
+    let next = match dialect {
+        Dialect::OpenAi | Dialect::Responses => Dialect::Anthropic,
+        Dialect::Anthropic => Dialect::Gemini,
+        Dialect::Gemini => Dialect::Responses,
+    };
+    sim(next).build()
 }
 
 /// The requests that these providers have received.

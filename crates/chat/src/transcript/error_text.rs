@@ -14,6 +14,7 @@ pub(super) fn message(dialect: Dialect, index: usize) -> String {
         Dialect::Anthropic => format!("messages.{index}"),
         Dialect::OpenAi => format!("messages[{index}]"),
         Dialect::Gemini => format!("contents[{index}]"),
+        Dialect::Responses => format!("input[{index}]"),
     }
 }
 
@@ -24,6 +25,7 @@ pub(super) fn part(dialect: Dialect, at: PartIndex) -> String {
         Dialect::Anthropic => format!("messages.{message}.content.{part}"),
         Dialect::OpenAi => format!("messages[{message}].content[{part}]"),
         Dialect::Gemini => format!("contents[{message}].parts[{part}]"),
+        Dialect::Responses => format!("input[{message}].content[{part}]"),
     }
 }
 
@@ -36,6 +38,10 @@ pub(super) fn no_messages(dialect: Dialect) -> &'static str {
                             length 1, but got an empty array instead."
         }
         Dialect::Gemini => "* GenerateContentRequest.contents: contents is not specified",
+        Dialect::Responses => {
+            "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation_id' must \
+             be provided."
+        }
     }
 }
 
@@ -46,7 +52,7 @@ pub(super) fn first(dialect: Dialect) -> &'static str {
             "Please ensure that function call turn comes immediately after a user \
                             turn or after a function response turn."
         }
-        Dialect::OpenAi | Dialect::Anthropic => {
+        Dialect::OpenAi | Dialect::Anthropic | Dialect::Responses => {
             "messages: first message must use the \"user\" role"
         }
     }
@@ -68,6 +74,7 @@ pub(super) fn unanswered(dialect: Dialect, at: usize, id: &str) -> String {
         Dialect::Gemini => "Please ensure that the number of function response parts is equal to \
                             the number of function call parts of the function call turn."
             .to_owned(),
+        Dialect::Responses => format!("No tool output found for function call {id}."),
     }
 }
 
@@ -86,6 +93,9 @@ pub(super) fn orphan(dialect: Dialect, at: PartIndex, id: &str) -> String {
         Dialect::Gemini => "Please ensure that function response turn comes immediately after a \
                             function call turn."
             .to_owned(),
+        Dialect::Responses => {
+            format!("No tool call found for function call output with call_id {id}.")
+        }
     }
 }
 
@@ -97,7 +107,7 @@ pub(super) fn duplicate(dialect: Dialect, at: PartIndex, id: &str) -> String {
              with id: {id}",
             part(dialect, at)
         ),
-        Dialect::OpenAi => orphan(dialect, at, id),
+        Dialect::OpenAi | Dialect::Responses => orphan(dialect, at, id),
         Dialect::Gemini => unanswered(dialect, at.message, id),
     }
 }
@@ -153,6 +163,11 @@ pub(super) fn bad_id(dialect: Dialect, at: PartIndex, id: &str, max: usize) -> S
         _ if id.is_empty() => {
             format!("Missing required parameter: 'messages[{message}].tool_calls[{part}].id'.")
         }
+        Dialect::Responses => format!(
+            "Invalid 'input[{message}].call_id': string too long. Expected a string with maximum \
+             length {max}, but got a string with length {} instead.",
+            id.len()
+        ),
         Dialect::OpenAi | Dialect::Gemini => format!(
             "Invalid 'messages[{message}].tool_calls[{part}].id': string too long. Expected a \
              string with maximum length {max}, but got a string with length {} instead.",
@@ -167,7 +182,7 @@ pub(super) fn repeated_id(dialect: Dialect, at: PartIndex, id: &str) -> String {
         Dialect::Anthropic => {
             format!("{}: `tool_use` ids must be unique", part(dialect, at))
         }
-        Dialect::OpenAi | Dialect::Gemini => {
+        Dialect::OpenAi | Dialect::Gemini | Dialect::Responses => {
             format!("Duplicate value for 'tool_call_id' of '{id}' in {}.", part(dialect, at))
         }
     }
@@ -180,6 +195,9 @@ pub(super) fn wrong_id(dialect: Dialect, at: PartIndex, id: &str) -> String {
         Dialect::OpenAi => {
             format!("Missing required parameter: 'messages[{}].tool_call_id'.", at.message)
         }
+        Dialect::Responses => {
+            format!("Missing required parameter: 'input[{}].call_id'.", at.message)
+        }
     }
 }
 
@@ -190,6 +208,10 @@ pub(super) fn bad_name(dialect: Dialect, at: PartIndex, max: usize) -> String {
         Dialect::Anthropic => format!(
             "messages.{message}.content.{part}.tool_use.name: String should match pattern \
              '^[a-zA-Z0-9_-]{{1,{max}}}$'"
+        ),
+        Dialect::Responses => format!(
+            "Invalid 'input[{message}].name': string does not match pattern. Expected a string that \
+             matches the pattern '^[a-zA-Z0-9_-]+$'."
         ),
         Dialect::OpenAi => format!(
             "Invalid 'messages[{message}].tool_calls[{part}].function.name': empty string. \
@@ -236,6 +258,7 @@ pub(super) fn empty_message(dialect: Dialect, index: usize) -> String {
             "messages.{index}: all messages must have non-empty content except for the optional \
              final assistant message"
         ),
+        Dialect::Responses => format!("Invalid 'input[{index}].content': empty array."),
         Dialect::OpenAi => format!(
             "Invalid 'messages[{index}].content': empty array. Expected an array with minimum \
              length 1, but got an empty array instead."
@@ -288,6 +311,10 @@ pub(super) fn foreign_thinking(dialect: Dialect, at: PartIndex) -> String {
         Dialect::OpenAi => {
             format!("Invalid '{}': reasoning of another model.", part(dialect, at))
         }
+        Dialect::Responses => format!(
+            "The encrypted content for item {} could not be verified.",
+            message(dialect, at.message)
+        ),
     }
 }
 
@@ -315,7 +342,7 @@ pub(super) fn thinking_missing(at: usize, found: &Part) -> String {
 /// S11: thinking that nothing follows.
 pub(super) fn thinking_last(dialect: Dialect, at: usize) -> String {
     match dialect {
-        Dialect::OpenAi => format!(
+        Dialect::OpenAi | Dialect::Responses => format!(
             "Item '{}' of type 'reasoning' was provided without its required following item.",
             message(dialect, at)
         ),
@@ -378,7 +405,7 @@ pub(super) fn no_vision(dialect: Dialect) -> &'static str {
 /// S13: media where there may be none.
 pub(super) fn media_misplaced(dialect: Dialect, at: PartIndex) -> String {
     match dialect {
-        Dialect::OpenAi => format!(
+        Dialect::OpenAi | Dialect::Responses => format!(
             "Invalid '{}'. Image URLs are only allowed for messages with role 'user'.",
             message(dialect, at.message)
         ),
@@ -437,6 +464,9 @@ pub(super) fn size(dialect: Dialect, input: u64, output: u64, window: u64) -> St
             "This model's maximum context length is {window} tokens. However, your messages \
              resulted in {input} tokens. Please reduce the length of the messages."
         ),
+        Dialect::Responses => "Your input exceeds the context window of this model. Please adjust \
+                               your input and try again."
+            .to_owned(),
         Dialect::Gemini => format!(
             "The input token count ({input}) exceeds the maximum number of tokens allowed \
              ({window})."

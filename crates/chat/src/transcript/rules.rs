@@ -183,6 +183,7 @@ impl TranscriptRules {
             Dialect::Anthropic => Self::anthropic(),
             Dialect::OpenAi => Self::openai(),
             Dialect::Gemini => Self::gemini(),
+            Dialect::Responses => Self::responses(),
         }
     }
 
@@ -280,6 +281,16 @@ impl TranscriptRules {
                 max_total: Some(GEMINI_INLINE),
                 ..Self::openai().images
             },
+            ..Self::openai()
+        }
+    }
+
+    fn responses() -> Self {
+        Self {
+            dialect: Dialect::Responses,
+            ids: Some(IdRules { charset: Charset::Any, max_len: 64, unique: false }),
+            name_charset: Charset::Word,
+            name_len: 64,
             ..Self::openai()
         }
     }

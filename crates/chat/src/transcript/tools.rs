@@ -65,6 +65,7 @@ pub(super) fn repair(draft: &mut Draft<'_>) {
         description: Some(DESCRIPTION.to_owned()),
         parameters: parameters.clone(),
         strict: None,
+        custom: None,
         extra: None,
         dialect: None,
     }));

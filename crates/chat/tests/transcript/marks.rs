@@ -58,6 +58,7 @@ fn s12_marks_are_few_and_ordered() {
                     description: None,
                     parameters: None,
                     strict: None,
+                    custom: None,
                     extra: mark(None),
                     dialect: Some(Anthropic),
                 };

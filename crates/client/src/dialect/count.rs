@@ -77,6 +77,6 @@ pub fn count_codec(dialect: Dialect) -> Option<&'static dyn CountCodec> {
         Dialect::Anthropic => Some(&anthropic::TokenCount),
         Dialect::Gemini => Some(&gemini::TokenCount),
         // Chat completions have none.
-        Dialect::OpenAi => None,
+        Dialect::OpenAi | Dialect::Responses => None,
     }
 }

@@ -53,7 +53,7 @@ pub fn embed_codec(dialect: Dialect) -> Option<&'static dyn EmbedCodec> {
     match dialect {
         Dialect::OpenAi => Some(&openai::Embeddings),
         Dialect::Gemini => Some(&gemini::Embeddings),
-        Dialect::Anthropic => None,
+        Dialect::Anthropic | Dialect::Responses => None,
     }
 }
 

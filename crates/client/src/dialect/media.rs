@@ -79,9 +79,17 @@ pub(crate) fn image_of(opaque: &Opaque) -> Option<MediaSource> {
             };
             Some(source_of_url(url.to_owned()))
         }
+        (Dialect::Responses, IMAGE_CALL) => {
+            let format = block["output_format"].as_str().unwrap_or("png");
+            let data = block["result"].as_str()?.into();
+            Some(MediaSource::Base64 { mime: format!("image/{format}"), data })
+        }
         _ => None,
     }
 }
+
+/// The kind of an item that is an image which the model made, in OpenAI's responses.
+pub(crate) const IMAGE_CALL: &str = "image_generation_call";
 
 /// The kind of a block that is an image of an answer in OpenAI's dialect, as relays have it.
 pub(crate) const IMAGES: &str = "images";

@@ -35,6 +35,7 @@ mod gemini;
 mod held;
 mod media;
 mod openai;
+mod responses;
 mod schema;
 mod sse_out;
 mod stream;
@@ -178,6 +179,7 @@ pub fn codec(dialect: Dialect) -> &'static dyn Codec {
     match dialect {
         Dialect::Anthropic => &anthropic::Anthropic,
         Dialect::Gemini => &gemini::Gemini,
+        Dialect::Responses => &responses::Responses,
         // A dialect without a codec of its own fails the test beneath.
         Dialect::OpenAi => &openai::OpenAi,
     }
@@ -226,6 +228,8 @@ pub struct Caller {
     pub stream_usage: bool,
     /// Tools were declared as `functions`, the older name in OpenAI's dialect, and calls are written so.
     pub functions: bool,
+    /// The tools that take free text, in the dialect of OpenAI's responses: calls of them are written so.
+    pub custom: Vec<Box<str>>,
     /// About how many tokens the request has: what a stream in Anthropic's dialect says at its beginning, until
     /// the provider has counted them.
     pub input_tokens: u64,
@@ -240,9 +244,15 @@ impl Caller {
     pub fn of(request: &ChatRequest) -> Self {
         Self {
             functions: request.params.functions,
+            custom: responses::custom_names(&request.tools),
             input_tokens: request.needs().input_tokens,
             ..Self::new(request.model.clone(), request.params.stream_usage == Some(true))
         }
+    }
+
+    /// Whether the tool `name` takes free text.
+    pub(crate) fn is_custom(&self, name: &str) -> bool {
+        self.custom.iter().any(|custom| **custom == *name)
     }
 
     /// Who asked for `model`, and whether for usage at the end of a stream. The answer is made now.
@@ -252,6 +262,7 @@ impl Caller {
             model: model.into(),
             stream_usage,
             functions: false,
+            custom: Vec::new(),
             input_tokens: 0,
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             id: format!("{:016x}", fastrand::u64(..)),

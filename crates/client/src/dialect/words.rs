@@ -63,11 +63,11 @@ pub(super) fn overflow(dialect: Dialect, failure: &Failure, own: &str) -> String
         }
         (Dialect::Anthropic, None) => "prompt is too long".to_owned(),
         // opencode 1.18, pi 0.73.1: "maximum context length is N tokens", "input token count ... exceeds the maximum".
-        (Dialect::OpenAi, Some((requested, limit))) => format!(
+        (Dialect::OpenAi | Dialect::Responses, Some((requested, limit))) => format!(
             "This model's maximum context length is {limit} tokens. However, your messages resulted in {requested} \
              tokens. Please reduce the length of the messages."
         ),
-        (Dialect::OpenAi, None) => {
+        (Dialect::OpenAi | Dialect::Responses, None) => {
             "Your input exceeds the context window of this model. Please adjust your input and try again.".to_owned()
         }
         (Dialect::Gemini, Some((requested, limit))) => format!(

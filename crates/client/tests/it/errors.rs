@@ -54,8 +54,13 @@ fn each_dialect_has_its_own_error_format() {
             assert!(event.ends_with("\n\n") && !event.contains("[DONE]"));
             let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
             let mut data: Value = serde_json::from_str(data).unwrap();
-            assert_eq!(data["error"]["message"], message);
-            data["error"]["message"] = json!("what happened");
+            // An event of responses is the error itself.
+            let inner = match dialect {
+                Dialect::Responses => &mut data,
+                _ => &mut data["error"],
+            };
+            assert_eq!(inner["message"], message);
+            inner["message"] = json!("what happened");
             match dialect {
                 Dialect::Anthropic => {
                     assert_eq!(headers["request-id"], "req-7");
@@ -83,12 +88,32 @@ fn each_dialect_has_its_own_error_format() {
                     );
                     assert_eq!(data, body);
                 }
-                _ => {
+                Dialect::OpenAi | Dialect::Responses => {
                     assert_eq!(headers["x-request-id"], "req-7");
                     assert_eq!(body["error"]["code"], openai);
                     assert_eq!(body["error"]["message"], "what happened");
                     assert_eq!(body["error"]["param"], Value::Null);
-                    assert_eq!(data, body);
+                    if dialect == Dialect::Responses {
+                        assert!(event.starts_with("event: error\n"));
+                        assert_eq!(data["type"], "error");
+                        let passes = matches!(
+                            reason,
+                            Reason::Auth
+                                | Reason::Billing
+                                | Reason::RateLimit
+                                | Reason::Overloaded
+                                | Reason::ServerError
+                                | Reason::Timeout
+                                | Reason::ContextOverflow
+                                | Reason::Network
+                                | Reason::Exhausted
+                                | Reason::SpendCap
+                        );
+                        let code = if passes { openai } else { "invalid_prompt" };
+                        assert_eq!(data["code"], code, "{reason}");
+                    } else {
+                        assert_eq!(data, body);
+                    }
                 }
             }
         }

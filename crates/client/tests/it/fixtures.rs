@@ -146,6 +146,86 @@ pub(crate) fn stream(dialect: Dialect) -> String {
             );
             event("message_stop", r#"{"type":"message_stop"}"#);
         }
+        Dialect::Responses => {
+            let mut sequence = 0;
+            let mut event = |name: &str, fields: &str| {
+                out.push_str(&format!(
+                    "event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":{sequence},{fields}}}\n\n"
+                ));
+                sequence += 1;
+            };
+            let started = r#""response":{"id":"resp_1","object":"response","created_at":1,"status":"in_progress","model":"gpt-x","output":[],"usage":null}"#;
+            event("response.created", started);
+            event("response.in_progress", started);
+            event(
+                "response.output_item.added",
+                r#""output_index":0,"item":{"id":"rs_1","type":"reasoning","summary":[]}"#,
+            );
+            event(
+                "response.reasoning_summary_part.added",
+                r#""item_id":"rs_1","output_index":0,"summary_index":0,"part":{"type":"summary_text","text":""}"#,
+            );
+            event(
+                "response.reasoning_summary_text.delta",
+                r#""item_id":"rs_1","output_index":0,"summary_index":0,"delta":"Hm, a file.","obfuscation":"x""#,
+            );
+            event(
+                "response.reasoning_summary_text.done",
+                r#""item_id":"rs_1","output_index":0,"summary_index":0,"text":"Hm, a file.""#,
+            );
+            event(
+                "response.reasoning_summary_part.done",
+                r#""item_id":"rs_1","output_index":0,"summary_index":0,"part":{"type":"summary_text","text":"Hm, a file."}"#,
+            );
+            let [thinking, text, first, second] = response_items();
+            event("response.output_item.done", &format!(r#""output_index":0,"item":{thinking}"#));
+            event(
+                "response.output_item.added",
+                r#""output_index":1,"item":{"id":"msg_1","type":"message","status":"in_progress","role":"assistant","content":[]}"#,
+            );
+            event(
+                "response.content_part.added",
+                r#""item_id":"msg_1","output_index":1,"content_index":0,"part":{"type":"output_text","text":"","annotations":[]}"#,
+            );
+            for piece in pieces(TEXT) {
+                event(
+                    "response.output_text.delta",
+                    &format!(
+                        r#""item_id":"msg_1","output_index":1,"content_index":0,"delta":{},"logprobs":[]"#,
+                        quoted(&piece)
+                    ),
+                );
+            }
+            event(
+                "response.output_text.done",
+                &format!(
+                    r#""item_id":"msg_1","output_index":1,"content_index":0,"text":{}"#,
+                    quoted(TEXT)
+                ),
+            );
+            event("response.output_item.done", &format!(r#""output_index":1,"item":{text}"#));
+            event(
+                "response.output_item.added",
+                r#""output_index":2,"item":{"id":"fc_1","type":"function_call","status":"in_progress","call_id":"call_1","name":"read","arguments":""}"#,
+            );
+            for piece in pieces(ARGS) {
+                event(
+                    "response.function_call_arguments.delta",
+                    &format!(r#""item_id":"fc_1","output_index":2,"delta":{}"#, quoted(&piece)),
+                );
+            }
+            event(
+                "response.function_call_arguments.done",
+                &format!(r#""item_id":"fc_1","output_index":2,"arguments":{}"#, quoted(ARGS)),
+            );
+            event("response.output_item.done", &format!(r#""output_index":2,"item":{first}"#));
+            event(
+                "response.output_item.added",
+                r#""output_index":3,"item":{"id":"fc_2","type":"function_call","status":"in_progress","call_id":"call_2","name":"list","arguments":""}"#,
+            );
+            event("response.output_item.done", &format!(r#""output_index":3,"item":{second}"#));
+            event("response.completed", &format!(r#""response":{}"#, body(dialect)));
+        }
         Dialect::Gemini => {
             let mut event = |parts: &str, more: &str| {
                 out.push_str(&format!(
@@ -200,12 +280,27 @@ pub(crate) fn stream(dialect: Dialect) -> String {
     out
 }
 
+/// The items of the answer, whole.
+fn response_items() -> [String; 4] {
+    let (text, args) = (quoted(TEXT), quoted(ARGS));
+    [
+        r#"{"id":"rs_1","type":"reasoning","summary":[{"type":"summary_text","text":"Hm, a file."}],"encrypted_content":"c2ln"}"#.to_owned(),
+        format!(r#"{{"id":"msg_1","type":"message","status":"completed","role":"assistant","content":[{{"type":"output_text","text":{text},"annotations":[],"logprobs":[]}}]}}"#),
+        format!(r#"{{"id":"fc_1","type":"function_call","status":"completed","call_id":"call_1","name":"read","arguments":{args}}}"#),
+        r#"{"id":"fc_2","type":"function_call","status":"completed","call_id":"call_2","name":"list","arguments":"{}"}"#.to_owned(),
+    ]
+}
+
 /// The same answer, whole.
 pub(crate) fn body(dialect: Dialect) -> String {
     let (text, args) = (quoted(TEXT), quoted(ARGS));
     match dialect {
         Dialect::Anthropic => format!(
             r#"{{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[{{"type":"thinking","thinking":"Hm, a file.","signature":"c2ln"}},{{"type":"text","text":{text}}},{{"type":"tool_use","id":"toolu_1","name":"read","input":{ARGS}}},{{"type":"tool_use","id":"toolu_2","name":"list","input":{{}}}}],"stop_reason":"tool_use","stop_sequence":null,"x_future":{{"a":1}},"usage":{{"input_tokens":10,"cache_creation_input_tokens":3,"cache_read_input_tokens":7,"output_tokens":42}}}}"#
+        ),
+        Dialect::Responses => format!(
+            r#"{{"id":"resp_1","object":"response","created_at":1,"status":"completed","error":null,"incomplete_details":null,"model":"gpt-x","output":[{}],"usage":{{"input_tokens":20,"input_tokens_details":{{"cached_tokens":7,"cache_write_tokens":3}},"output_tokens":42,"output_tokens_details":{{"reasoning_tokens":12}},"total_tokens":62}},"x_future":{{"a":1}}}}"#,
+            response_items().join(",")
         ),
         Dialect::Gemini => format!(
             r#"{{"candidates":[{{"content":{{"parts":[{{"text":"Hm, a file.","thought":true}},{{"text":{text}}},{{"functionCall":{{"name":"read","args":{ARGS}}},"thoughtSignature":"c2ln"}},{{"functionCall":{{"name":"list","args":{{}}}}}}],"role":"model"}},"finishReason":"STOP","index":0,"avgLogprobs":-0.1}}],"usageMetadata":{{"promptTokenCount":20,"cachedContentTokenCount":7,"candidatesTokenCount":30,"thoughtsTokenCount":12,"totalTokenCount":62}},"modelVersion":"gemini-x","responseId":"resp_1"}}"#

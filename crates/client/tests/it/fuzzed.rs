@@ -26,6 +26,9 @@ fn a_body_that_nests_too_deep_is_refused_with_its_position() {
             Dialect::Gemini => {
                 r#"{"contents":[],"tools":[{"functionDeclarations":[{"name":"f","parameters":@}]}]}"#
             }
+            Dialect::Responses => {
+                r#"{"model":"m","input":[],"tools":[{"type":"function","name":"f","parameters":@}]}"#
+            }
             _ => {
                 r#"{"model":"m","messages":[],"tools":[{"type":"function","function":{"name":"f","parameters":@}}]}"#
             }

@@ -14,6 +14,7 @@ mod mutated;
 mod network;
 mod nobodys_fault;
 mod requests;
+mod responses;
 mod sdks;
 mod streams;
 mod table;

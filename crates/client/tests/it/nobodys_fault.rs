@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use steadfast_chat::{ChatRequest, Completion, Event, Message, Part, Role, StopReason, surrogates};
 use steadfast_client::dialect::{StreamDecoder, codec};
 use steadfast_core::{
-    Dialect::{self, Anthropic, Gemini, OpenAi},
+    Dialect::{self, Anthropic, Gemini, OpenAi, Responses},
     FaultSide, Reason, Retry, Scope,
 };
 
@@ -389,7 +389,7 @@ fn an_answer_with_nothing_in_it_can_be_sent_back() {
 }
 
 /// Half of a character wherever a caller can put one.
-const REQUESTS: [(Dialect, &str); 3] = [
+const REQUESTS: [(Dialect, &str); 4] = [
     (
         OpenAi,
         r#"{"model":"gpt-4o","messages":[{"role":"user","content":"cut \ud83d","name":"\ude00"},{"role":"assistant","content":null,"tool_calls":[{"id":"t1","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\ud83d\"}"}}]},{"role":"tool","tool_call_id":"t1","content":"\ude00 out"}],"tools":[{"type":"function","function":{"name":"f","description":"d \ud83d","parameters":{"type":"object","description":"\ud83d"}}}],"x":"\ud83d"}"#,
@@ -401,6 +401,10 @@ const REQUESTS: [(Dialect, &str); 3] = [
     (
         Gemini,
         r#"{"contents":[{"role":"user","parts":[{"text":"cut \ud83d"}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{"a":"\ud83d"}}}]},{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"result":"\ude00 out"}}}]}],"tools":[{"functionDeclarations":[{"name":"f","description":"d \ud83d","parameters":{"type":"object","description":"\ud83d"}}]}],"x":"\ud83d"}"#,
+    ),
+    (
+        Responses,
+        r#"{"model":"gpt-4o","input":[{"type":"message","role":"user","content":"cut \ud83d"},{"type":"function_call","call_id":"t1","name":"f","arguments":"{\"a\":\"\\ud83d\"}"},{"type":"function_call_output","call_id":"t1","output":"\ude00 out"}],"tools":[{"type":"function","name":"f","description":"d \ud83d","parameters":{"type":"object","description":"\ud83d"}}],"x":"\ud83d"}"#,
     ),
 ];
 

@@ -62,6 +62,9 @@ pub(crate) fn request_of(row: &Row) -> String {
         Dialect::Anthropic => json!({"model": "claude-sonnet-4-5", "max_tokens": 99,
             "messages": [{"role": "user", "content": "hi"}]}),
         Dialect::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+        Dialect::Responses => {
+            json!({"model": "gpt-4o", "input": [{"role": "user", "content": "hi"}]})
+        }
     };
     over(&mut body, row);
     body.to_string()
@@ -78,6 +81,10 @@ fn whole_of(row: &Row) -> Value {
             "usage": {"input_tokens": 1, "output_tokens": 1}}),
         Dialect::Gemini => json!({"candidates": [{"content": {"role": "model",
             "parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}], "responseId": "r"}),
+        Dialect::Responses => json!({"id": "resp_1", "object": "response", "status": "completed",
+            "model": "gpt-x", "output": [{"id": "msg_1", "type": "message", "role": "assistant",
+                "status": "completed", "content": [{"type": "output_text", "text": "hi"}]}],
+            "usage": {"input_tokens": 1, "output_tokens": 1}}),
     };
     over(&mut body, row);
     body
@@ -95,6 +102,7 @@ pub(crate) fn model(to: Dialect) -> &'static str {
         Dialect::OpenAi => "gpt-4o",
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-flash",
+        Dialect::Responses => "gpt-4o",
     }
 }
 
@@ -285,6 +293,22 @@ fn frames_of(dialect: Dialect, whole: &Value) -> Vec<Value> {
             out
         }
         Dialect::Gemini => vec![whole.clone()],
+        Dialect::Responses => {
+            let mut started = whole.clone();
+            (started["output"], started["status"]) = (json!([]), json!("in_progress"));
+            let mut out = vec![
+                json!({"type": "response.created", "sequence_number": 0, "response": started}),
+            ];
+            for (at, item) in whole["output"].as_array().unwrap().iter().enumerate() {
+                for name in ["added", "done"] {
+                    out.push(json!({"type": format!("response.output_item.{name}"),
+                        "sequence_number": out.len(), "output_index": at, "item": item}));
+                }
+            }
+            let status = whole["status"].as_str().unwrap();
+            out.push(json!({"type": format!("response.{status}"), "sequence_number": out.len(), "response": whole}));
+            out
+        }
     }
 }
 
@@ -411,7 +435,11 @@ fn tables() -> String {
                 Dialect::ALL.into_iter().filter(|other| *other != dialect).collect();
             let names: Vec<&str> = others.iter().map(|other| other.as_str()).collect();
             out.push_str(&format!("\n### {title}: {}\n\n", dialect.as_str()));
-            out.push_str(&format!("| field | {} |\n|---|---|---|\n", names.join(" | ")));
+            out.push_str(&format!(
+                "| field | {} |\n|---{}|\n",
+                names.join(" | "),
+                "|---".repeat(names.len())
+            ));
             for row in rows().iter().filter(|row| row.dialect == dialect && row.side == side) {
                 if let Some(like) = &row.like {
                     let of = if like.is_empty() {
@@ -419,7 +447,8 @@ fn tables() -> String {
                     } else {
                         format!("`{like}`")
                     };
-                    out.push_str(&format!("| `{}` | as {of} | as {of} |\n", row.field));
+                    let cells = format!(" as {of} |").repeat(others.len());
+                    out.push_str(&format!("| `{}` |{cells}\n", row.field));
                     continue;
                 }
                 let cells = others.iter().map(|to| shown_cell(row.cell(*to)));

@@ -12,14 +12,20 @@ use crate::fixtures::{decode, encode, json as parse, try_encode};
 
 /// One conversation in each dialect: instructions, an image, thinking, two calls at once, their
 /// results in another order, tools, and unknown fields.
-pub(crate) const REQUESTS: [(Dialect, &str); 3] =
-    [(Dialect::OpenAi, OPENAI), (Dialect::Anthropic, ANTHROPIC), (Dialect::Gemini, GEMINI)];
+pub(crate) const REQUESTS: [(Dialect, &str); 4] = [
+    (Dialect::OpenAi, OPENAI),
+    (Dialect::Anthropic, ANTHROPIC),
+    (Dialect::Gemini, GEMINI),
+    (Dialect::Responses, RESPONSES),
+];
 
 const OPENAI: &str = r#"{"model":"gpt-4o", "messages":[{"role":"system","content":"Be brief.","name":"op"},{"role":"user","content":[{"type":"text","text":"What is \u00e9 in this?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA","detail":"low"}},{"type":"image_url","image_url":{"url":"https://x.example/a.jpg"}}]},{"role":"assistant","content":"Let me look.","reasoning_content":"hm","tool_calls":[{"id":"call:1","type":"function","function":{"name":"read","arguments":"{\"path\": \"a\",  \"n\": 1.50}"}},{"id":"call_2","type":"function","function":{"name":"list","arguments":"{}"}}]},{"role":"tool","tool_call_id":"call_2","content":"{\"files\": [\"a\"]}"},{"role":"tool","tool_call_id":"call:1","content":"contents"},{"role":"user","content":"Go on.","x_unknown":true}],"tools":[{"type":"function","function":{"name":"read","description":"Reads.","parameters":{"type":"object","properties":{"path":{"type":"string"}}},"strict":true}},{"type":"function","function":{"name":"list"}}],"tool_choice":"required","parallel_tool_calls":false,"max_completion_tokens":500,"temperature":1.5,"top_p":0.9,"stop":["END"],"seed":7,"presence_penalty":0.25,"user":"u-1","logit_bias":{"a": 1.50, "b":[ 1e2 ]}}"#;
 
 const ANTHROPIC: &str = r#"{"model":"claude-sonnet-4-5", "max_tokens":500,"system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"text","text":"What is \u00e9 in this?","x_unknown":1},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}},{"type":"image","source":{"type":"url","url":"https://x.example/a.jpg"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"c2ln"},{"type":"redacted_thinking","data":"zz"},{"type":"text","text":"Let me look."},{"type":"tool_use","id":"toolu_1","name":"read","input":{"path": "a",  "n": 1.50}},{"type":"tool_use","id":"toolu_2","name":"list","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_2","content":[{"type":"text","text":"{\"files\": [\"a\"]}","x_unknown":2}]},{"type":"tool_result","tool_use_id":"toolu_1","content":"contents","is_error":true},{"type":"text","text":"Go on."}]}],"tools":[{"name":"read","description":"Reads.","input_schema":{"type":"object","properties":{"path":{"type":"string"}}},"cache_control":{"type":"ephemeral"}},{"name":"list","input_schema":{"type":"object"}}],"tool_choice":{"type":"any","disable_parallel_tool_use":true},"temperature":0.7,"top_k":40,"stop_sequences":["END"],"metadata":{"user_id":"u-1"},"service_tier":{"a": 1.50, "b":[ 1e2 ]}}"#;
 
 const GEMINI: &str = r#"{"systemInstruction":{"parts":[{"text":"Be brief."}]},"contents":[{"role":"user","parts":[{"text":"What is \u00e9 in this?"},{"inlineData":{"mimeType":"image/png","data":"AAAA"}},{"fileData":{"mimeType":"image/jpeg","fileUri":"https://x.example/a.jpg"}}]},{"role":"model","parts":[{"text":"hm","thought":true},{"text":"Let me look."},{"functionCall":{"name":"read","args":{"path": "a",  "n": 1.50}},"thoughtSignature":"c2ln"},{"functionCall":{"name":"list","args":{}}}]},{"role":"user","parts":[{"functionResponse":{"name":"list","response":{"files": ["a"]}}},{"functionResponse":{"name":"read","response":{"result":"contents"}}},{"text":"Go on."}]}],"tools":[{"functionDeclarations":[{"name":"read","description":"Reads.","parameters":{"type":"OBJECT","properties":{"path":{"type":"STRING"}}}},{"name":"list"}]}],"toolConfig":{"functionCallingConfig":{"mode":"ANY"}},"generationConfig":{"maxOutputTokens":500,"temperature":1.5,"topP":0.9,"stopSequences":["END"],"seed":7,"x":{"a": 1.50, "b":[ 1e2 ]}},"safetySettings":[]}"#;
+
+const RESPONSES: &str = r#"{"model":"gpt-4o", "instructions":"Be brief.","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"What is \u00e9 in this?"},{"type":"input_image","image_url":"data:image/png;base64,AAAA","detail":"low"},{"type":"input_image","image_url":"https://x.example/a.jpg"}]},{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"encrypted_content":"c2ln"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Let me look."}],"id":"msg_1","status":"completed","phase":"commentary"},{"type":"function_call","call_id":"call:1","name":"read","arguments":"{\"path\": \"a\",  \"n\": 1.50}","id":"fc_1","status":"completed"},{"type":"function_call","call_id":"call_2","name":"list","arguments":"{}"},{"type":"function_call_output","call_id":"call_2","output":"{\"files\": [\"a\"]}"},{"type":"function_call_output","call_id":"call:1","output":"contents"},{"type":"message","role":"user","content":[{"type":"input_text","text":"Go on."}],"x_unknown":true}],"tools":[{"type":"function","name":"read","description":"Reads.","parameters":{"type":"object","properties":{"path":{"type":"string"}}},"strict":true},{"type":"function","name":"list"}],"tool_choice":"required","parallel_tool_calls":false,"max_output_tokens":500,"temperature":1.5,"top_p":0.9,"user":"u-1","x_unknown":{"a": 1.50, "b":[ 1e2 ]}}"#;
 
 /// The request written for `to`, and the ids of its calls.
 fn translated(from: Dialect, to: Dialect) -> Value {
@@ -32,7 +38,7 @@ fn translated(from: Dialect, to: Dialect) -> Value {
         assert!(!written.contains("cache_control"), "{from} to {to}: {written}");
     }
     // Arguments as they were written.
-    let args = if to == Dialect::OpenAi {
+    let args = if matches!(to, Dialect::OpenAi | Dialect::Responses) {
         r#"{\"path\": \"a\",  \"n\": 1.50}"#
     } else {
         r#"{"path": "a",  "n": 1.50}"#
@@ -74,15 +80,19 @@ fn for_openai(from: Dialect) -> Value {
         .iter()
         .map(|call| call["id"].clone())
         .collect();
-    let expected =
-        if from == Dialect::Gemini { ["call_0", "call_1"] } else { ["toolu_1", "toolu_2"] };
+    let expected = match from {
+        Dialect::Gemini => ["call_0", "call_1"],
+        // What is in no id of the dialect is written otherwise.
+        Dialect::Responses => ["call_1_95b5b0995da20468", "call_2"],
+        _ => ["toolu_1", "toolu_2"],
+    };
     assert_eq!(ids, expected);
     written
 }
 
 #[test]
 fn to_openai() {
-    for from in [Dialect::Anthropic, Dialect::Gemini] {
+    for from in [Dialect::Anthropic, Dialect::Gemini, Dialect::Responses] {
         let written = for_openai(from);
         let ids = &written["messages"][2]["tool_calls"];
         // The dialect has no field for it.
@@ -108,19 +118,26 @@ fn to_openai() {
             ]),
             "{from}"
         );
-        assert_eq!(
-            written["tools"][0],
-            json!({"type": "function", "function": {
-                "name": "read", "description": "Reads.",
-                "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-            }}),
-            "{from}"
-        );
+        let mut read = json!({"type": "function", "function": {
+            "name": "read", "description": "Reads.",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+        }});
+        if from == Dialect::Responses {
+            read["function"]["strict"] = json!(true);
+        }
+        assert_eq!(written["tools"][0], read, "{from}");
         assert_eq!(written["tools"][1]["function"]["name"], "list");
         assert_eq!(written["tool_choice"], "required");
         assert_eq!(written["max_completion_tokens"], 500);
-        assert_eq!(written["stop"], json!(["END"]));
+        let stop = written.get("stop").cloned();
+        assert_eq!(stop, (from != Dialect::Responses).then(|| json!(["END"])), "{from}");
         match from {
+            Dialect::Responses => {
+                assert_eq!(
+                    (&written["temperature"], &written["user"]),
+                    (&json!(1.5), &json!("u-1"))
+                );
+            }
             Dialect::Anthropic => {
                 assert_eq!(written["parallel_tool_calls"], false);
                 assert_eq!(
@@ -153,7 +170,7 @@ fn to_openai() {
 
 #[test]
 fn to_anthropic() {
-    for from in [Dialect::OpenAi, Dialect::Gemini] {
+    for from in [Dialect::OpenAi, Dialect::Gemini, Dialect::Responses] {
         let mut written = translated(from, Dialect::Anthropic);
         assert_eq!(take_marks(&mut written), ["/system/0", "/messages/2/content/2", "/tools/1"]);
         let calls = written["messages"][1]["content"].as_array().unwrap();
@@ -193,7 +210,7 @@ fn to_anthropic() {
              "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}},
             {"name": "list", "input_schema": {"type": "object"}},
         ]);
-        if from == Dialect::OpenAi {
+        if from != Dialect::Gemini {
             tools[0]["strict"] = json!(true);
         }
         assert_eq!(written["tools"], tools);
@@ -201,9 +218,10 @@ fn to_anthropic() {
         assert_eq!(written["max_tokens"], 500);
         assert_eq!(written["temperature"], 1.0, "clamped to what the vendor takes");
         assert_eq!(written.get("top_p"), None);
-        assert_eq!(written["stop_sequences"], json!(["END"]));
+        let stop = written.get("stop_sequences").cloned();
+        assert_eq!(stop, (from != Dialect::Responses).then(|| json!(["END"])), "{from}");
         assert_eq!(written.get("seed"), None);
-        if from == Dialect::OpenAi {
+        if from != Dialect::Gemini {
             assert_eq!(written["tool_choice"]["disable_parallel_tool_use"], true);
             assert_eq!(written["metadata"], json!({"user_id": "u-1"}));
         }
@@ -212,7 +230,7 @@ fn to_anthropic() {
 
 #[test]
 fn to_gemini() {
-    for from in [Dialect::OpenAi, Dialect::Anthropic] {
+    for from in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Responses] {
         let written = translated(from, Dialect::Gemini);
         let read = if from == Dialect::Anthropic {
             json!({"error": "contents"})
@@ -248,9 +266,76 @@ fn to_gemini() {
         );
         assert_eq!(written["toolConfig"]["functionCallingConfig"], json!({"mode": "ANY"}));
         assert_eq!(written["generationConfig"]["maxOutputTokens"], 500);
-        assert_eq!(written["generationConfig"]["stopSequences"], json!(["END"]));
+        let stop = written["generationConfig"].get("stopSequences").cloned();
+        assert_eq!(stop, (from != Dialect::Responses).then(|| json!(["END"])), "{from}");
         assert_eq!(written.get("model"), None);
     }
+}
+
+#[test]
+fn to_responses() {
+    for from in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini] {
+        let written = translated(from, Dialect::Responses);
+        let [first, second] = [2, 3].map(|at| &written["input"][at]["call_id"]);
+        let failed = if from == Dialect::Anthropic { "Error: contents" } else { "contents" };
+        assert_eq!(written["instructions"], "Be brief.");
+        assert_eq!(
+            written["input"],
+            json!([
+                {"type": "message", "role": "user", "content": [
+                    {"type": "input_text", "text": "What is é in this?"},
+                    {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+                    {"type": "input_image", "image_url": "https://x.example/a.jpg"},
+                ]},
+                {"type": "message", "role": "assistant", "content": [
+                    {"type": "output_text", "text": "Let me look."},
+                ]},
+                {"type": "function_call", "call_id": first, "name": "read",
+                 "arguments": "{\"path\": \"a\",  \"n\": 1.50}"},
+                {"type": "function_call", "call_id": second, "name": "list", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": second,
+                 "output": "{\"files\": [\"a\"]}"},
+                {"type": "function_call_output", "call_id": first, "output": failed},
+                {"type": "message", "role": "user", "content": [
+                    {"type": "input_text", "text": "Go on."},
+                ]},
+            ]),
+            "{from}"
+        );
+        // The field is required where a tool has none.
+        let none = match from {
+            Dialect::Anthropic => json!({"type": "object"}),
+            _ => json!({"type": "object", "properties": {}}),
+        };
+        assert_eq!(
+            written["tools"],
+            json!([
+                {"type": "function", "name": "read", "description": "Reads.", "strict": from == Dialect::OpenAi,
+                 "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}},
+                {"type": "function", "name": "list", "strict": false, "parameters": none},
+            ]),
+            "{from}"
+        );
+        assert_eq!(written["tool_choice"], "required");
+        assert_eq!(written["max_output_tokens"], 500);
+        assert_eq!((&written["store"], &written["include"]), (&json!(false), &Value::Null));
+    }
+}
+
+/// A turn of several items is one message; changed, it is the same items again.
+#[test]
+fn a_turn_in_items_is_one_message() {
+    let request = decode(Dialect::Responses, RESPONSES);
+    let roles: Vec<Role> = request.messages.iter().map(Message::role).collect();
+    assert_eq!(
+        roles,
+        [Role::System, Role::User, Role::Assistant, Role::Tool, Role::Tool, Role::User]
+    );
+    let parts = request.messages[2].parts();
+    assert!(matches!(
+        parts,
+        [Part::Thinking(_), Part::Text(_), Part::ToolCall(_), Part::ToolCall(_)]
+    ));
 }
 
 #[test]
@@ -272,7 +357,10 @@ fn with(from: Dialect, more: &str) -> String {
         Dialect::Anthropic => format!(
             r#"{{"model":"claude-sonnet-4-5","max_tokens":40000,"messages":[{{"role":"user","content":"x"}}],{more}}}"#
         ),
-        _ => format!(r#"{{"model":"gpt-5","messages":[{{"role":"user","content":"x"}}],{more}}}"#),
+        Dialect::Responses => format!(r#"{{"model":"gpt-5","input":"x",{more}}}"#),
+        Dialect::OpenAi => {
+            format!(r#"{{"model":"gpt-5","messages":[{{"role":"user","content":"x"}}],{more}}}"#)
+        }
     }
 }
 
@@ -510,8 +598,19 @@ fn tool_choices_in_all_pairs() {
         "required" => json!({"mode": "ANY"}),
         _ => json!({"mode": "ANY", "allowedFunctionNames": ["f"]}),
     };
+    let responses = |kind: &str| match kind {
+        "auto" | "none" | "required" => json!(kind),
+        _ => json!({"type": "function", "name": "f"}),
+    };
     for (kind, tool_choice) in openai {
         let bodies = [
+            (
+                Dialect::Responses,
+                format!(
+                    r#""tools":[{{"type":"function","name":"f"}}],"tool_choice":{}"#,
+                    responses(kind)
+                ),
+            ),
             (
                 Dialect::OpenAi,
                 format!(
@@ -535,10 +634,11 @@ fn tool_choices_in_all_pairs() {
         ];
         for (from, more) in bodies {
             let request = decode(from, &with(from, &more));
-            let [a, b, c] = Dialect::ALL.map(|to| parse(&encode(to, &request)));
+            let [a, b, c, d] = Dialect::ALL.map(|to| parse(&encode(to, &request)));
             assert_eq!(a["tool_choice"], parse(tool_choice), "{from} {kind}");
             assert_eq!(b["tool_choice"], anthropic(kind), "{from} {kind}");
             assert_eq!(c["toolConfig"]["functionCallingConfig"], gemini(kind), "{from} {kind}");
+            assert_eq!(d["tool_choice"], responses(kind), "{from} {kind}");
         }
     }
 }

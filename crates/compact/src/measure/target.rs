@@ -20,6 +20,8 @@ use crate::{
 pub struct TargetFacts {
     /// Its dialect; `None` to go by its name, the request, and the model's name.
     pub dialect: Option<Dialect>,
+    /// A second one, in which callers of it are answered.
+    pub also: Option<Dialect>,
     /// Its window and output limit; `None` for those of its model in [`Models`](crate::Models).
     pub limits: Option<TokenLimits>,
     /// Whether it reads images.
@@ -28,7 +30,7 @@ pub struct TargetFacts {
 
 impl Default for TargetFacts {
     fn default() -> Self {
-        Self { dialect: None, limits: None, vision: true }
+        Self { dialect: None, also: None, limits: None, vision: true }
     }
 }
 
@@ -37,6 +39,13 @@ impl TargetFacts {
     #[must_use]
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = Some(dialect);
+        self
+    }
+
+    /// With this one besides, for callers of it.
+    #[must_use]
+    pub fn with_also(mut self, dialect: Option<Dialect>) -> Self {
+        self.also = dialect;
         self
     }
 
@@ -89,8 +98,8 @@ impl TargetInfo {
     }
 
     fn dialect(&self, request: &ChatRequest) -> Dialect {
-        self.facts
-            .dialect
+        let also = self.facts.also.filter(|also| request.dialect() == Some(*also));
+        also.or(self.facts.dialect)
             .or_else(|| request.dialect())
             .or(self.of_model)
             .unwrap_or(Dialect::OpenAi)

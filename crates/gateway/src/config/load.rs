@@ -19,7 +19,7 @@ const fn stand_in(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",
-        Dialect::OpenAi => "gpt-5.4",
+        Dialect::OpenAi | Dialect::Responses => "gpt-5.4",
     }
 }
 
@@ -63,6 +63,7 @@ impl Config {
             .map(|(variable, name, dialect)| {
                 let mut provider = ProviderConfig::new(name, dialect);
                 provider.credentials = vec![format!("env:{variable}")];
+                provider.also = (dialect == Dialect::OpenAi).then_some(Dialect::Responses);
                 // A vendor's own models go to it by their own names.
                 provider.models = native(dialect)
                     .iter()
@@ -92,7 +93,7 @@ pub(crate) const fn native(dialect: Dialect) -> &'static [&'static str] {
     match dialect {
         Dialect::Anthropic => &["claude-*"],
         Dialect::Gemini => &["gemini-*", "gemma-*"],
-        Dialect::OpenAi => &["gpt-*", "o1*", "o3*", "o4*", "chatgpt-*"],
+        Dialect::OpenAi | Dialect::Responses => &["gpt-*", "o1*", "o3*", "o4*", "chatgpt-*"],
     }
 }
 
@@ -107,6 +108,8 @@ mod tests {
         let names: Vec<_> = config.providers.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["openai", "google"]);
         assert_eq!(config.providers[0].models["gpt-*"], "*");
+        assert_eq!(config.providers[0].also, Some(Dialect::Responses), "Codex speaks no other");
+        assert_eq!(config.providers[1].also, None);
         assert_eq!(config.providers[1].models["*"], "gemini-2.5-pro");
         assert_eq!(config.server.auth, Auth::None);
         config.validate(&Source::default()).unwrap();

@@ -244,8 +244,11 @@ impl TenantConfig {
 pub struct ProviderConfig {
     /// What chains, logs and headers call it.
     pub name: String,
-    /// What it speaks: chat completions, messages or generateContent.
+    /// What it speaks: chat completions, messages, generateContent or responses.
     pub dialect: Dialect,
+    /// What it speaks besides, at the same address: a caller of that dialect is answered by it as it is. OpenAI itself
+    /// speaks `openai` and `responses`; few compatible servers do.
+    pub also: Option<Dialect>,
     /// Where it is, as in the vendor's own SDK: OpenAI's ends in `/v1`, Anthropic's and Gemini's is the
     /// host. Without it the vendor's own.
     pub base_url: Option<String>,
@@ -298,6 +301,7 @@ impl ProviderConfig {
         Self {
             name: name.into(),
             dialect,
+            also: None,
             base_url: None,
             credentials: Vec::new(),
             models: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! The server: the three dialects' endpoints over one stack.
+//! The server: the dialects' endpoints over one stack.
 
 mod admin;
 mod array;
@@ -40,7 +40,7 @@ use axum::{
     Router,
     extract::{Path, Request, State, rejection::PathRejection},
     response::Response,
-    routing::{any, get, post},
+    routing::{get, post},
 };
 use http::{HeaderMap, Uri, header};
 use parking_lot::{Mutex, RwLock};
@@ -215,7 +215,7 @@ impl App {
             .route("/v1beta/models", get(models::list))
             .route("/", get(odd::hello))
             .route("/api/hello", get(odd::hello))
-            .route("/v1/responses", any(odd::responses))
+            .route("/v1/responses", post(responses).get(odd::responses))
             .route("/healthz", get(admin::health))
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
@@ -240,6 +240,10 @@ impl fmt::Debug for App {
 
 async fn openai(State(app): State<App>, request: Request) -> Response {
     chat::answer(&app, Dialect::OpenAi, None, request).await
+}
+
+async fn responses(State(app): State<App>, request: Request) -> Response {
+    chat::answer(&app, Dialect::Responses, None, request).await
 }
 
 async fn anthropic(State(app): State<App>, request: Request) -> Response {

@@ -41,7 +41,7 @@ pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
             let slugs = names.iter().map(|name| json!({"slug": name, "display_name": name}));
             json!({ "models": slugs.collect::<Vec<_>>() })
         }
-        Dialect::OpenAi => json!({ "object": "list", "data": models }),
+        Dialect::OpenAi | Dialect::Responses => json!({ "object": "list", "data": models }),
     };
     reply::ok("application/json", Body::from(body.to_string()))
 }
@@ -51,7 +51,7 @@ fn page<'a>(dialect: Dialect, uri: &Uri, names: &'a [String]) -> (&'a [String], 
     let (most, after) = match dialect {
         Dialect::Anthropic => ("limit", "after_id"),
         Dialect::Gemini => ("pageSize", "pageToken"),
-        Dialect::OpenAi => return (names, false),
+        Dialect::OpenAi | Dialect::Responses => return (names, false),
     };
     let after = chat::query(uri, after);
     let seen = after.map_or(0, |after| names.partition_point(|name| **name <= *after));

@@ -90,6 +90,8 @@ pub(super) fn guess_dialect(headers: &HeaderMap, uri: &Uri) -> Dialect {
         Dialect::Anthropic
     } else if headers.contains_key("x-goog-api-key") || uri.path().starts_with("/v1beta") {
         Dialect::Gemini
+    } else if uri.path().starts_with("/v1/responses") {
+        Dialect::Responses
     } else {
         Dialect::OpenAi
     }

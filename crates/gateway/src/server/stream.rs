@@ -81,6 +81,16 @@ impl EventSource {
             }
         }
     }
+
+    /// What reports `failure` behind all that was written.
+    fn report(&mut self, dialect: Dialect, failure: &Failure) -> Bytes {
+        match self {
+            Self::Opening { addressee, .. } => {
+                StreamEncoder::new(dialect, addressee, dialect).report(failure)
+            }
+            Self::Open { encoder, .. } => encoder.report(failure),
+        }
+    }
 }
 
 /// A stream was broken off behind an event that says why: its caller's SDK takes an end for a good one.
@@ -181,7 +191,7 @@ impl StreamBody {
                     if self.array.is_none() && codec(self.dialect).facts().error_breaks_off {
                         self.breaks = Some(Alarm::at(Instant::now() + LINGER));
                     }
-                    let frame = codec(self.dialect).encode_stream_error(&failure);
+                    let frame = self.source.report(self.dialect, &failure);
                     let frame = self.mask.bytes(frame);
                     out.push(match &mut self.array {
                         Some(array) => array.error(&frame),

@@ -315,6 +315,7 @@ pub(super) fn chain(
 
 pub(super) fn spec(config: &Config, provider: &ProviderConfig) -> TargetSpec {
     let mut spec = TargetSpec::new(provider.name.clone()).with_dialect(provider.dialect);
+    spec.also = provider.also;
     spec.credentials = provider.credentials.iter().map(|c| credential_name(c).to_owned()).collect();
     spec.models = ModelMap::new(provider.models.iter().map(|(a, s)| (a.clone(), s.clone())));
     spec.weight = provider.weight;

@@ -389,6 +389,9 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
     let (mut all, mut identities) = (Vec::new(), Identities::default());
     for (index, given) in config.providers.iter().enumerate() {
         let mut provider = Provider::new(given.name.as_str(), given.dialect);
+        if let Some(also) = given.also {
+            provider = provider.with_also(also);
+        }
         if let Some(url) = &given.base_url {
             provider = provider.with_base_url(url);
         }

@@ -28,8 +28,10 @@ struct Stated {
 impl Stated {
     fn of(provider: &ProviderConfig) -> Self {
         let (window, max_output) = (provider.window, provider.max_output);
-        let facts =
-            TargetFacts::default().with_dialect(provider.dialect).with_vision(provider.vision);
+        let facts = TargetFacts::default()
+            .with_dialect(provider.dialect)
+            .with_also(provider.also)
+            .with_vision(provider.vision);
         Self { limits: OutputLimits { max_output, window }, facts }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod gemini;
 pub(crate) mod images;
 pub(crate) mod openai;
 pub(crate) mod overflow;
+pub(crate) mod responses;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -221,6 +222,7 @@ macro_rules! dispatch {
             Dialect::OpenAi => openai::$module::$function($($arg),*),
             Dialect::Anthropic => anthropic::$module::$function($($arg),*),
             Dialect::Gemini => gemini::$module::$function($($arg),*),
+            Dialect::Responses => responses::$module::$function($($arg),*),
         }
     };
 }
@@ -263,7 +265,7 @@ pub(crate) fn limited(dialect: Dialect, denied: &Denied, model: &str, wall: &Wal
 /// The model that a body names. Gemini names it in the path.
 pub(crate) fn model_of(dialect: Dialect, body: &Value) -> Result<String, Refusal> {
     match dialect {
-        Dialect::OpenAi => openai::rules::model_of(body),
+        Dialect::OpenAi | Dialect::Responses => openai::rules::model_of(body),
         Dialect::Anthropic => anthropic::rules::model_of(body),
         Dialect::Gemini => Ok(String::new()),
     }
@@ -307,7 +309,7 @@ pub(crate) fn stream(
 pub(crate) fn empty_stream(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::OpenAi => "data: [DONE]\n\n",
-        Dialect::Anthropic | Dialect::Gemini => "",
+        Dialect::Anthropic | Dialect::Gemini | Dialect::Responses => "",
     }
 }
 
@@ -323,6 +325,9 @@ pub(crate) fn count(dialect: Dialect, tokens: u64) -> Value {
     match dialect {
         Dialect::Gemini => serde_json::json!({ "totalTokens": tokens }),
         Dialect::OpenAi | Dialect::Anthropic => serde_json::json!({ "input_tokens": tokens }),
+        Dialect::Responses => {
+            serde_json::json!({ "object": "response.input_tokens", "input_tokens": tokens })
+        }
     }
 }
 
@@ -332,7 +337,9 @@ pub(crate) fn request_id(
     rng: &mut fastrand::Rng,
 ) -> (Option<&'static str>, String) {
     match dialect {
-        Dialect::OpenAi => (Some("x-request-id"), crate::hash::id(rng, "req_", 32)),
+        Dialect::OpenAi | Dialect::Responses => {
+            (Some("x-request-id"), crate::hash::id(rng, "req_", 32))
+        }
         Dialect::Anthropic => (Some("request-id"), crate::hash::id(rng, "req_011C", 20)),
         Dialect::Gemini => (None, String::new()),
     }
@@ -340,14 +347,16 @@ pub(crate) fn request_id(
 
 pub(crate) fn json_type(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi | Dialect::Anthropic => "application/json",
+        Dialect::OpenAi | Dialect::Anthropic | Dialect::Responses => "application/json",
         Dialect::Gemini => "application/json; charset=UTF-8",
     }
 }
 
 pub(crate) fn stream_type(dialect: Dialect, sse: bool) -> &'static str {
     match dialect {
-        Dialect::OpenAi | Dialect::Anthropic => "text/event-stream; charset=utf-8",
+        Dialect::OpenAi | Dialect::Anthropic | Dialect::Responses => {
+            "text/event-stream; charset=utf-8"
+        }
         Dialect::Gemini if sse => "text/event-stream",
         Dialect::Gemini => "application/json; charset=UTF-8",
     }
@@ -367,10 +376,10 @@ impl ErrorContext<'_> {
 }
 
 impl FaultRender for ErrorContext<'_> {
-    fn error_frame(&self, kind: &ErrorKind, first: bool) -> Bytes {
+    fn error_frame(&self, kind: &ErrorKind, behind: usize) -> Bytes {
         let refusal = self.refusal(kind);
         let body = dispatch!(self.dialect, errors::body(&refusal, self.request_id));
-        dispatch!(self.dialect, render::error_frame(&body, self.form, first)).into()
+        dispatch!(self.dialect, render::error_frame(&body, self.form, behind)).into()
     }
 
     fn error_body(&self, kind: &ErrorKind) -> Bytes {
@@ -379,7 +388,7 @@ impl FaultRender for ErrorContext<'_> {
 
     fn ping(&self) -> Bytes {
         match self.dialect {
-            Dialect::OpenAi => ": keep-alive\n\n".into(),
+            Dialect::OpenAi | Dialect::Responses => ": keep-alive\n\n".into(),
             Dialect::Anthropic => "event: ping\ndata: {\"type\": \"ping\"}\n\n".into(),
             Dialect::Gemini if !self.form.sse => "\n".into(),
             Dialect::Gemini => if self.form.crlf { ": ping\r\n\r\n" } else { ": ping\n\n" }.into(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Dialect, Refusal, anthropic, gemini, openai};
+use super::{Dialect, Refusal, anthropic, gemini, openai, responses};
 use crate::models::Model;
 
 /// What a provider does with a request that does not fit its window.
@@ -72,7 +72,7 @@ impl Overflow {
         let Over { window, input, output } = over;
         let total = input.saturating_add(output);
         let invalid = |message: String| match dialect {
-            Dialect::OpenAi => openai::errors::invalid(message),
+            Dialect::OpenAi | Dialect::Responses => openai::errors::invalid(message),
             Dialect::Anthropic => anthropic::errors::invalid(message),
             Dialect::Gemini => gemini::errors::invalid(message),
         };
@@ -85,15 +85,10 @@ impl Overflow {
                     anthropic::errors::overflow_with_output(window, input, output)
                 }
                 Dialect::Gemini => gemini::errors::overflow(window, input),
+                Dialect::Responses => responses::errors::overflow(),
             },
             Self::NoNumbers => match dialect {
-                Dialect::OpenAi => invalid(
-                    "Your input exceeds the context window of this model. Please adjust your \
-                     input and try again."
-                        .to_owned(),
-                )
-                .param("input")
-                .code("context_length_exceeded"),
+                Dialect::OpenAi | Dialect::Responses => responses::errors::overflow(),
                 Dialect::Anthropic => {
                     invalid("Request size exceeds model context window".to_owned())
                 }

@@ -9,6 +9,10 @@ use serde_json::{Map, Value};
 use super::TaskCall;
 use crate::generate::{least, type_of};
 
+/// Codex's tool for whatever it writes, and its one argument where a provider does not know free text.
+const PATCH: &str = "apply_patch";
+const PATCH_INPUT: &str = "input";
+
 /// The names of one kind of tool.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,16 +32,40 @@ pub(super) fn call(
     declared: &[(String, Value)],
 ) -> Option<(String, String)> {
     let names = NAMES.get(call.verb())?;
-    let (name, schema) = names
+    let found = names
         .tools
         .iter()
-        .find_map(|wanted| declared.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)))?;
+        .find_map(|wanted| declared.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)));
+    let Some((name, schema)) = found else { return otherwise(call, root, declared) };
     let values: Vec<(&[String], String)> = call
         .arguments(root)
         .into_iter()
         .filter_map(|(ours, value)| Some((names.arguments.get(ours)?.as_slice(), value)))
         .collect();
     Some((name.clone(), Value::Object(object(schema, &values)).to_string()))
+}
+
+/// The same by tools that do more than one thing: a patch for what is written, a command for what is read.
+fn otherwise(
+    step: &TaskCall,
+    root: &str,
+    declared: &[(String, Value)],
+) -> Option<(String, String)> {
+    let Some(patch) = step.patch() else {
+        return call(&step.by_command()?, root, declared);
+    };
+    let Some((name, schema)) = declared.iter().find(|(name, _)| name == PATCH) else {
+        // Codex knows it as a command, too.
+        let command = format!("{PATCH} <<'EOF'\n{patch}\nEOF");
+        return call(&TaskCall::Run { command }, root, declared);
+    };
+    let input = [PATCH_INPUT.to_owned()];
+    let arguments = match schema {
+        // It takes free text, which the dialect takes out of the field again.
+        Value::Null => Map::from_iter([(PATCH_INPUT.to_owned(), Value::from(patch))]),
+        schema => object(schema, &[(&input[..], patch)]),
+    };
+    Some((name.clone(), Value::Object(arguments).to_string()))
 }
 
 /// An object of this schema that has the values under the schema's names for them, and of the rest what is
@@ -136,5 +164,32 @@ mod tests {
             json!({"command": ["bash", "-lc", "ls"], "is_background": false})
         );
         assert_eq!(call(&run, "/w", &[("read".into(), json!({}))]), None);
+    }
+
+    #[test]
+    fn one_tool_patches_and_a_command_reads() {
+        let patch = |step: &TaskCall, schema: Value| {
+            let declared = [("apply_patch".to_owned(), schema)];
+            let (_, arguments) = call(step, "/w", &declared).unwrap();
+            let read: Value = serde_json::from_str(&arguments).unwrap();
+            read["input"].as_str().unwrap().to_owned()
+        };
+        let (old, new) = ("x\n".into(), "x\ny\n".into());
+        let edit = TaskCall::Edit { path: "a.txt".into(), old, new };
+        let wanted = "*** Begin Patch\n*** Update File: a.txt\n@@\n-x\n+x\n+y\n*** End Patch";
+        assert_eq!(patch(&edit, Value::Null), wanted);
+        let schema = json!({"properties": {"input": {"type": "string"}}, "required": ["input"]});
+        assert_eq!(patch(&edit, schema), wanted);
+        let write = TaskCall::Write { path: "b.txt".into(), content: "1\n".into() };
+        let wanted = "*** Begin Patch\n*** Add File: b.txt\n+1\n*** End Patch";
+        assert_eq!(patch(&write, Value::Null), wanted);
+
+        let schema = json!({"properties": {"cmd": {"type": "string"}}});
+        let declared = [("exec_command".to_owned(), schema.clone())];
+        let (_, arguments) = call(&write, "/w", &declared).unwrap();
+        assert!(arguments.starts_with(r#"{"cmd":"apply_patch <<'EOF'\n*** Begin"#), "{arguments}");
+        let read = TaskCall::Read { path: "a.txt".into() };
+        let (name, arguments) = call(&read, "/w", &[("exec_command".into(), schema)]).unwrap();
+        assert_eq!((&*name, &*arguments), ("exec_command", r#"{"cmd":"cat a.txt"}"#));
     }
 }

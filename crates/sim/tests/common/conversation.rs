@@ -1,4 +1,4 @@
-//! Conversations in three dialects, and readers of the answers.
+//! Conversations in each dialect, and readers of the answers.
 
 use serde_json::{Value, json};
 use steadfast_sim::{Dialect, SimProvider};
@@ -21,12 +21,16 @@ pub fn chat(dialect: Dialect, turns: &[(&str, &str)], max: Option<u64>, stream: 
         .collect();
     let mut body = match dialect {
         Dialect::Gemini => json!({"contents": messages}),
+        Dialect::Responses => {
+            json!({"model": model(dialect), "stream": stream, "input": messages})
+        }
         _ => json!({"model": model(dialect), "stream": stream, "messages": messages}),
     };
     match (dialect, max) {
         (Dialect::Anthropic, max) => body["max_tokens"] = json!(max.unwrap_or(4_096)),
         (_, None) => {}
         (Dialect::OpenAi, Some(max)) => body["max_tokens"] = json!(max),
+        (Dialect::Responses, Some(max)) => body["max_output_tokens"] = json!(max),
         (Dialect::Gemini, Some(max)) => body["generationConfig"] = json!({"maxOutputTokens": max}),
     }
     if dialect == Dialect::OpenAi && stream {
@@ -67,6 +71,7 @@ pub fn read_answer(dialect: Dialect, text: &str, stream: bool) -> ReceivedAnswer
             Dialect::OpenAi => openai(&mut received, frame),
             Dialect::Anthropic => anthropic(&mut received, frame),
             Dialect::Gemini => gemini(&mut received, frame),
+            Dialect::Responses => responses(&mut received, frame),
         }
     }
     received
@@ -144,11 +149,43 @@ fn gemini(received: &mut ReceivedAnswer, frame: &Value) {
     }
 }
 
+/// A whole answer, or an event; the last event has all of the answer once more.
+fn responses(received: &mut ReceivedAnswer, frame: &Value) {
+    for item in frame["output"].as_array().into_iter().flatten() {
+        for part in item["content"].as_array().into_iter().flatten() {
+            add(&mut received.text, &part["text"]);
+        }
+        for part in item["summary"].as_array().into_iter().flatten() {
+            add(&mut received.thinking, &part["text"]);
+        }
+        if let Some(arguments) = item["arguments"].as_str().or(item["input"].as_str()) {
+            received.arguments.push(arguments.to_owned());
+        }
+    }
+    match frame["type"].as_str().unwrap_or_default() {
+        "response.output_text.delta" => add(&mut received.text, &frame["delta"]),
+        "response.reasoning_summary_text.delta" => add(&mut received.thinking, &frame["delta"]),
+        "response.output_item.added" if frame["item"]["call_id"].is_string() => {
+            received.arguments.push(String::new());
+        }
+        "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+            add(received.arguments.last_mut().unwrap(), &frame["delta"]);
+        }
+        _ => {}
+    }
+    let ended = if frame["object"] == "response" { frame } else { &frame["response"] };
+    stop(received, &ended["status"]);
+    stop(received, &ended["incomplete_details"]["reason"]);
+    set(&mut received.input, &ended["usage"]["input_tokens"]);
+    set(&mut received.output, &ended["usage"]["output_tokens"]);
+}
+
 /// The dialect's stop reason of an answer that the output limit cut, and of a complete one.
 pub fn stops(dialect: Dialect) -> (&'static str, &'static str) {
     match dialect {
         Dialect::OpenAi => ("length", "stop"),
         Dialect::Anthropic => ("max_tokens", "end_turn"),
         Dialect::Gemini => ("MAX_TOKENS", "STOP"),
+        Dialect::Responses => ("max_output_tokens", "completed"),
     }
 }

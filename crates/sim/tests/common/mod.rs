@@ -54,6 +54,7 @@ pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
     match dialect {
         Dialect::OpenAi => "/v1/chat/completions".into(),
         Dialect::Anthropic => "/v1/messages".into(),
+        Dialect::Responses => "/v1/responses".into(),
         Dialect::Gemini if stream => {
             format!("/v1beta/models/{model}:streamGenerateContent?alt=sse")
         }
@@ -63,7 +64,7 @@ pub fn path(dialect: Dialect, model: &str, stream: bool) -> String {
 
 pub fn model(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::OpenAi => "gpt-4o",
+        Dialect::OpenAi | Dialect::Responses => "gpt-4o",
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",
     }
@@ -81,6 +82,9 @@ pub fn question(dialect: Dialect, text: &str, stream: bool) -> Value {
             "messages": [{"role": "user", "content": text}],
         }),
         Dialect::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": text}]}]}),
+        Dialect::Responses => json!({
+            "model": "gpt-4o", "stream": stream, "input": [{"role": "user", "content": text}],
+        }),
     }
 }
 
@@ -88,7 +92,9 @@ pub fn request(dialect: Dialect, path: &str, body: impl Into<Bytes>) -> Request<
     let request =
         Request::post(format!("http://sim{path}")).header("content-type", "application/json");
     let request = match dialect {
-        Dialect::OpenAi => request.header("authorization", format!("Bearer {KEY}")),
+        Dialect::OpenAi | Dialect::Responses => {
+            request.header("authorization", format!("Bearer {KEY}"))
+        }
         Dialect::Anthropic => {
             request.header("x-api-key", KEY).header("anthropic-version", "2023-06-01")
         }
@@ -152,6 +158,10 @@ pub fn streamed_text(dialect: Dialect, text: &str) -> String {
         .map(|event| match dialect {
             Dialect::OpenAi => event["choices"][0]["delta"]["content"].as_str().unwrap_or_default(),
             Dialect::Anthropic => event["delta"]["text"].as_str().unwrap_or_default(),
+            Dialect::Responses if event["type"] == "response.output_text.delta" => {
+                event["delta"].as_str().unwrap_or_default()
+            }
+            Dialect::Responses => "",
             Dialect::Gemini => {
                 event["candidates"][0]["content"]["parts"][0]["text"].as_str().unwrap_or_default()
             }
@@ -165,5 +175,9 @@ pub fn is_terminated(dialect: Dialect, text: &str) -> bool {
         Dialect::OpenAi => text.ends_with("data: [DONE]\n\n"),
         Dialect::Anthropic => text.contains("event: message_stop\n"),
         Dialect::Gemini => text.contains("\"finishReason\""),
+        Dialect::Responses => {
+            text.contains("event: response.completed\n")
+                || text.contains("event: response.incomplete\n")
+        }
     }
 }

@@ -89,6 +89,7 @@ impl ShellTool {
             description: Some(about.to_owned()),
             parameters: RawJson::parse(SCHEMA).ok(),
             strict: None,
+            custom: None,
             extra: None,
             dialect: None,
         }

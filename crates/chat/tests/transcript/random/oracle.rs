@@ -48,7 +48,7 @@ pub(super) fn encode(
             _ => Item::Other,
         };
         let items: Vec<Item> = message.parts().iter().map(item).collect();
-        if dialect == Dialect::OpenAi {
+        if matches!(dialect, Dialect::OpenAi | Dialect::Responses) {
             if is_model {
                 wire.push(Wire { is_model, items });
             } else {
@@ -115,7 +115,7 @@ pub(super) fn accepts(wire: &[Wire], dialect: Dialect) -> Result<(), String> {
             return refuse("the user calls");
         }
         match dialect {
-            Dialect::OpenAi => match results.first() {
+            Dialect::OpenAi | Dialect::Responses => match results.first() {
                 Some(result) => match due.iter().position(|call| call.id == result.id) {
                     Some(call) => drop(due.remove(call)),
                     None => return refuse("a result of nothing"),

@@ -197,6 +197,7 @@ fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
         description: fields.get("description", string)?,
         parameters: fields.get("input_schema", raw_object)?,
         strict: fields.get("strict", flag)?,
+        custom: None,
         extra: fields.rest(),
         dialect: Some(DIALECT),
     })

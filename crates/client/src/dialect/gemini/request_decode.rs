@@ -408,6 +408,7 @@ fn function(raw: Raw<'_>) -> Result<Tool, RequestError> {
         description,
         parameters,
         strict: None,
+        custom: None,
         extra,
         dialect: Some(DIALECT),
     })

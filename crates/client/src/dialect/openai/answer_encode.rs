@@ -65,22 +65,24 @@ fn older<'a>(finish: &'a str, caller: &Caller) -> &'a str {
 }
 
 fn put_logprobs(choice: &mut Object<'_>, logprobs: &[TokenLogprob]) {
+    let mut object = choice.object("logprobs");
+    put_tokens(&mut object.array("content"), logprobs);
+    object.put("refusal", &None::<u8>);
+}
+
+/// Tokens, with how likely they and others were.
+pub(in crate::dialect) fn put_tokens(list: &mut Array<'_>, logprobs: &[TokenLogprob]) {
     let put = |token: &mut Object<'_>, text: &str, logprob: f64| {
         token.put("token", text).put("logprob", &logprob).put("bytes", text.as_bytes());
     };
-    let mut object = choice.object("logprobs");
-    {
-        let mut list = object.array("content");
-        for read in logprobs {
-            let mut token = list.object();
-            put(&mut token, &read.token, read.logprob);
-            let mut tops = token.array("top_logprobs");
-            for (text, logprob) in &read.top {
-                put(&mut tops.object(), text, *logprob);
-            }
+    for read in logprobs {
+        let mut token = list.object();
+        put(&mut token, &read.token, read.logprob);
+        let mut tops = token.array("top_logprobs");
+        for (text, logprob) in &read.top {
+            put(&mut tops.object(), text, *logprob);
         }
     }
-    object.put("refusal", &None::<u8>);
 }
 
 fn put_citations(message: &mut Object<'_>, citations: &[Citation], text: u64) {

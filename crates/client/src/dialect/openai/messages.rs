@@ -1,7 +1,11 @@
 //! The messages of a request, written.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
-use steadfast_chat::{ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role};
+use steadfast_chat::{
+    ChatRequest, Media, MediaKind, MediaSource, Message, Part, Role, ToolCall, surrogates::repaired,
+};
 use steadfast_core::Failure;
 
 use super::DIALECT;
@@ -65,6 +69,16 @@ fn system(list: &mut Array<'_>, message: &Message) {
     }
 }
 
+/// The arguments of a call, for dialects in which they are a string: as they were written where that was in the
+/// `own` one, else without halves of characters, which no other vendor has seen.
+pub(in crate::dialect) fn arguments_text(call: &ToolCall, own: bool) -> Cow<'_, str> {
+    match &*call.arguments {
+        empty if empty.trim().is_empty() => "{}".into(),
+        arguments if own => arguments.into(),
+        arguments => repaired(arguments),
+    }
+}
+
 fn assistant(
     list: &mut Array<'_>,
     m: usize,
@@ -77,15 +91,15 @@ fn assistant(
         match part {
             Part::ToolCall(call) => {
                 let id = calls.get(m, p).map_or(call.id.as_str(), |known| &known.id);
-                let empty = call.arguments.trim().is_empty();
                 let own = message.dialect() == Some(DIALECT);
+                let arguments = arguments_text(call, own);
                 let extra = call.extra.as_deref().filter(|_| own);
                 written.push(Object::text(|object| {
                     object.put("id", id).put("type", "function");
                     object
                         .object("function")
                         .put("name", &call.name)
-                        .put("arguments", if empty { "{}" } else { &call.arguments })
+                        .put("arguments", &*arguments)
                         .extra(extra.and_then(|extra| extra.get("function")?.as_object()));
                     for (name, value) in extra.into_iter().flatten() {
                         if name != "function" {

@@ -18,7 +18,15 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
-pub(super) use self::embed::Embeddings;
+pub(super) use self::{
+    answer_encode::put_tokens,
+    embed::Embeddings,
+    error::{body as error_body, kind_and_code},
+    messages::arguments_text,
+    request_encode::{
+        effort_word, is_reasoning, loses_strict, may_be_strict, never_reasons, strict,
+    },
+};
 
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::OpenAi;

@@ -266,6 +266,7 @@ fn function_tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
         description: fields.get("description", string)?,
         parameters: fields.get("parameters", raw_object)?,
         strict: fields.get("strict", flag)?,
+        custom: None,
         extra: fields.rest(),
         dialect: Some(DIALECT),
     })

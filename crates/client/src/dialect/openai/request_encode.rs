@@ -13,6 +13,7 @@ use crate::{
     dialect::{
         Wire, effort, fault,
         held::is_strict,
+        responses::shared,
         schema::{is_object, json_schema},
         translation::spoken,
         turns,
@@ -79,6 +80,7 @@ pub(super) fn encode(request: &ChatRequest, wire: &Wire) -> Result<Bytes, Failur
         format.map(|format| response_format(format, request.dialect())).transpose()
     })?;
     body.field(&["user"], true, |r| &r.params.user);
+    shared(&mut body, request, Dialect::Responses)?;
     body.field(&["n"], !translated, |r| &r.params.answers);
     body.set(&["stream"], body.is_same(|r| &r.stream), || {
         Ok(request.stream.then(|| "true".to_owned()))
@@ -268,7 +270,7 @@ fn older(choice: &ToolChoice) -> String {
 
 /// Whether the model may be held to `schema`, which was read in this dialect or made by a program, or else fits.
 pub(in crate::dialect) fn may_be_strict(schema: &RawJson, read: Option<Dialect>) -> bool {
-    read.is_none_or(|read| matches!(read, DIALECT)) || is_strict(schema)
+    read.is_none_or(|read| matches!(read, DIALECT | Dialect::Responses)) || is_strict(schema)
 }
 
 /// Whether the model is to be held to the schema of a tool.

@@ -68,9 +68,11 @@ fn taken_out(from: Dialect, rule: TranscriptRule) -> &'static str {
         (TranscriptRule::Thinking, Dialect::Anthropic) => "messages[].content[thinking]",
         (TranscriptRule::Thinking, Dialect::Gemini) => "contents[].parts[].thought",
         (TranscriptRule::Thinking, Dialect::OpenAi) => "messages[].reasoning_content",
+        (TranscriptRule::Thinking, Dialect::Responses) => "input[reasoning]",
         (_, Dialect::Anthropic) => "messages[].content[tool_result]",
         (_, Dialect::Gemini) => "contents[].parts[].functionResponse",
         (_, Dialect::OpenAi) => "messages[].tool_call_id",
+        (_, Dialect::Responses) => "input[function_call_output]",
     }
 }
 

@@ -10,7 +10,7 @@ use steadfast_core::{Dialect, Failure};
 
 use crate::dialect::{
     fault,
-    media::{IMAGES, image_of},
+    media::{IMAGE_CALL, IMAGES, image_of},
 };
 
 /// `request` with what only another dialect than `to` has a block for as text and media: documents given
@@ -77,6 +77,7 @@ fn heading(media: &Media) -> String {
     };
     let title = of(Some(extra), "title")
         .or_else(|| of(file, "filename"))
+        .or_else(|| of(Some(extra), "filename"))
         .or_else(|| of(inline, "displayName"))
         .or_else(|| of(inline, "display_name"));
     let title = title.filter(|_| media.kind == MediaKind::Document || inline.is_some());
@@ -125,11 +126,15 @@ fn spoken_block(opaque: &Opaque, to: Dialect, out: &mut Vec<Part>) -> Result<(),
                 out.push(inner(block).ok_or_else(|| unsaid(opaque, to))?);
             }
         }
-        (Dialect::OpenAi, IMAGES) | (Dialect::Gemini, "inlineData") => {
+        (Dialect::OpenAi, IMAGES)
+        | (Dialect::Gemini, "inlineData")
+        | (Dialect::Responses, IMAGE_CALL) => {
             let source = image_of(opaque).ok_or_else(|| unsaid(opaque, to))?;
             out.push(Part::Media(Media { kind: MediaKind::Image, source, extra: None }));
         }
-        (Dialect::OpenAi, "refusal") => out.extend(of("refusal").and_then(text)),
+        (Dialect::OpenAi | Dialect::Responses, "refusal") => {
+            out.extend(of("refusal").and_then(text));
+        }
         _ => return Err(unsaid(opaque, to)),
     }
     if out.len() == before { Err(unsaid(opaque, to)) } else { Ok(()) }

@@ -69,6 +69,7 @@ struct Line {
     openai: Option<Cell>,
     anthropic: Option<Cell>,
     gemini: Option<Cell>,
+    responses: Option<Cell>,
     /// Values that ask for nothing.
     #[serde(default)]
     nothing: Vec<Value>,
@@ -79,7 +80,7 @@ struct Line {
 impl Line {
     /// The outcomes in the order of the dialects.
     fn cells(&mut self) -> [&mut Option<Cell>; Dialect::ALL.len()] {
-        [&mut self.openai, &mut self.anthropic, &mut self.gemini]
+        [&mut self.openai, &mut self.anthropic, &mut self.gemini, &mut self.responses]
     }
 }
 

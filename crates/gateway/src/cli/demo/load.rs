@@ -44,7 +44,10 @@ pub(super) struct Answered {
 impl Load {
     pub(super) fn new(gateway: SocketAddr, seed: u64) -> Result<Self, ProviderError> {
         let providers = Dialect::ALL.map(|dialect| {
-            let path = if dialect == Dialect::OpenAi { "/v1" } else { "" };
+            let path = match dialect {
+                Dialect::OpenAi | Dialect::Responses => "/v1",
+                Dialect::Anthropic | Dialect::Gemini => "",
+            };
             Provider::new(dialect.as_str(), dialect)
                 .with_base_url(format!("http://{gateway}{path}"))
                 .without_credential()
@@ -140,7 +143,7 @@ impl Load {
             (Dialect::Anthropic, 31) => "claude-opus-9",
             (Dialect::Anthropic, _) => "claude-sonnet-4-5",
             (Dialect::Gemini, _) => "gemini-2.5-pro",
-            (Dialect::OpenAi, _) => "gpt-4o",
+            (Dialect::OpenAi | Dialect::Responses, _) => "gpt-4o",
         };
         let question = format!("Question {number} of run {}: what keeps a service up?", self.seed);
         let mut request = match number % 10 {

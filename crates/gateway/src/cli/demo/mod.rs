@@ -67,7 +67,7 @@ async fn once(args: &DemoArgs) -> Result<(), Exit> {
         let line = |(name, url)| format!("  {name:<10} {url}\n");
         let addresses: String = running.scenario.addresses().map(line).collect();
         print::result(format_args!(
-            "steadfast demo: the gateway on http://{}, in front of\n{addresses}{} requests in three \
+            "steadfast demo: the gateway on http://{}, in front of\n{addresses}{} requests in four \
              dialects, every second one streamed, some with tools or an image ...\n",
             running.address, args.requests
         ))?;

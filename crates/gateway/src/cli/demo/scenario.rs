@@ -194,7 +194,7 @@ fn fixed(dialect: Dialect) -> FaultPlan {
             .rule(nth(14, Fault::Reset))
             .rule(nth(18, Fault::Hang))
             .rule(PlanRule::new(Fault::Error(ErrorKind::Overloaded)).from(30).to(39)),
-        Dialect::OpenAi => FaultPlan::none()
+        Dialect::OpenAi | Dialect::Responses => FaultPlan::none()
             .rule(nth(6, Fault::Error(ErrorKind::BadGatewayHtml)))
             .rule(nth(10, Fault::ErrorInOk(ErrorKind::ServerError)))
             .rule(nth(14, Fault::break_after(0, How::Reset)))

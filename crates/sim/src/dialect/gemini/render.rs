@@ -185,11 +185,11 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
     (frames, sent)
 }
 
-pub(crate) fn error_frame(body: &Value, form: Form, first: bool) -> String {
+pub(crate) fn error_frame(body: &Value, form: Form, behind: usize) -> String {
     match (form.sse, form.crlf) {
         (true, true) => format!("data: {body}\r\n\r\n"),
         (true, false) => format!("data: {body}\n\n"),
-        (false, _) if first => format!("[{body}]"),
+        (false, _) if behind == 0 => format!("[{body}]"),
         (false, _) => format!(",\r\n{body}]"),
     }
 }

@@ -162,7 +162,7 @@ pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, S
     (frames, sent)
 }
 
-pub(crate) fn error_frame(body: &Value, _form: Form, _first: bool) -> String {
+pub(crate) fn error_frame(body: &Value, _form: Form, _behind: usize) -> String {
     format!("data: {body}\n\n")
 }
 

@@ -1,0 +1,8 @@
+//! OpenAI responses.
+
+pub(crate) mod errors;
+pub(crate) mod items;
+pub(crate) mod read;
+pub(crate) mod render;
+pub(crate) mod routes;
+pub(crate) mod rules;

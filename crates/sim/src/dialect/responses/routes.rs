@@ -1,0 +1,15 @@
+//! Paths, keys and headers of the responses dialect: those of the vendor's other one, but for the calls.
+
+use http::Method;
+
+pub(crate) use crate::dialect::openai::routes::{check_headers, key};
+use crate::dialect::{Route, openai};
+
+pub(crate) fn route(method: &Method, path: &str) -> Route {
+    match (method, path) {
+        (&Method::POST, "/v1/responses") => Route::Generate { model: None, stream: None },
+        (&Method::POST, "/v1/responses/input_tokens") => Route::Count { model: None },
+        (&Method::POST, "/v1/chat/completions") => Route::Unknown,
+        _ => openai::routes::route(method, path),
+    }
+}
