@@ -64,6 +64,13 @@ fn a_custom_tool_is_a_function_elsewhere_and_its_calls_come_back_as_texts() {
 }
 
 #[test]
+fn a_message_of_nothing_is_one_still() {
+    let asked = r#"{"model":"m","messages":[{"role":"assistant","tool_calls":[],"content":""}]}"#;
+    let written = encode(Dialect::Responses, &decode(Dialect::OpenAi, asked));
+    assert_eq!(decode(Dialect::Responses, &written).messages.len(), 1, "{written}");
+}
+
+#[test]
 fn a_limit_below_the_least_is_the_least_where_another_dialect_asked() {
     let asked = r#"{"model":"gpt-4o","max_tokens":3,"messages":[{"role":"user","content":"x"}]}"#;
     let written = parse(&encode(Dialect::Responses, &decode(Dialect::OpenAi, asked)));

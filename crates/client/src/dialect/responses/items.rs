@@ -47,6 +47,9 @@ pub(super) fn write(out: &mut Vec<u8>, request: &ChatRequest) -> Result<(), Fail
             continue;
         }
         let mut writer = ItemWriter { list: &mut list, message, content: Vec::new(), extra: None };
+        if message.parts().iter().all(|part| part.as_text().is_some_and(str::is_empty)) {
+            writer.blank();
+        }
         for (p, part) in message.parts().iter().enumerate() {
             let known = calls.get(m, p).map(|known| known.id.as_str());
             match part {
@@ -94,6 +97,15 @@ impl<'m> ItemWriter<'_, '_, 'm> {
     /// Whether a signature in it means something here.
     fn is_native(&self) -> bool {
         self.message.dialect().is_none_or(|read| read == DIALECT)
+    }
+
+    /// A message of nothing is one all the same, and may be the only one.
+    fn blank(&mut self) {
+        let is_model = self.message.role() == Role::Assistant;
+        let kind = if is_model { "output_text" } else { "input_text" };
+        self.content.push(Object::text(|object| {
+            object.put("type", kind).put("text", "");
+        }));
     }
 
     /// Writes what is open as a message.
