@@ -63,6 +63,25 @@ fn a_custom_tool_is_a_function_elsewhere_and_its_calls_come_back_as_texts() {
     assert_eq!((&*call.name, &*call.arguments), ("apply_patch", r#"{"input":"a\nb"}"#));
 }
 
+/// Whatever an item is, a stream has it in both of its events.
+#[test]
+fn an_item_of_an_unknown_kind_is_added_and_done_as_it_is() {
+    let item = r#"{"id":"ws_1","type":"web_search_call","status":"completed"}"#;
+    let body = format!(
+        r#"{{"id":"resp_1","object":"response","status":"completed","model":"m","output":[{item}]}}"#
+    );
+    let event = codec(Dialect::Responses).decode_answer(&body.into()).unwrap();
+    let text = write_stream(Dialect::Responses, Dialect::Responses, &[Event::new(event.deltas)]);
+    let items: Vec<Value> =
+        frames(&text).iter().map(|frame| parse(frame)["item"].clone()).collect();
+    let wanted = parse(item);
+    assert_eq!(items.iter().filter(|found| **found == wanted).count(), 2, "{text}");
+    assert_eq!(
+        whole_stream(Dialect::Responses, &text).iter().filter(|event| event.is_end()).count(),
+        1
+    );
+}
+
 #[test]
 fn a_message_of_nothing_is_one_still() {
     let asked = r#"{"model":"m","messages":[{"role":"assistant","tool_calls":[],"content":""}]}"#;

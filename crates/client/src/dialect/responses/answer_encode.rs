@@ -118,8 +118,16 @@ impl Item {
         }
     }
 
+    /// Writes it as the field `item` of an event.
+    pub(super) fn put_as(&self, event: &mut Object<'_>, status: Status) {
+        match &self.kind {
+            Kind::Raw(json) => drop(event.raw("item", json)),
+            _ => self.fill(&mut event.object("item"), status),
+        }
+    }
+
     /// Writes it into `object`, with what there is of it.
-    pub(super) fn fill(&self, object: &mut Object<'_>, status: Status) {
+    fn fill(&self, object: &mut Object<'_>, status: Status) {
         let started = status == Status::InProgress;
         match &self.kind {
             Kind::Text { text, citations, logprobs } => {

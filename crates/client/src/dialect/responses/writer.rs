@@ -142,7 +142,7 @@ impl Writer {
         let n = self.add(index, kind(), None);
         self.event(out, "response.output_item.added", |this, object| {
             object.put("output_index", &this.states[n].output);
-            this.items[n].fill(&mut object.object("item"), Status::InProgress);
+            this.items[n].put_as(object, Status::InProgress);
         });
         match self.items[n].kind {
             Kind::Text { .. } => self.piece(out, "response.content_part.added", n, |_, object| {
@@ -206,10 +206,7 @@ impl Writer {
         }
         self.event(out, "response.output_item.done", |this, object| {
             object.put("output_index", &this.states[n].output);
-            match &this.items[n].kind {
-                Kind::Raw(json) => drop(object.raw("item", json)),
-                _ => this.items[n].fill(&mut object.object("item"), status),
-            }
+            this.items[n].put_as(object, status);
         });
     }
 
