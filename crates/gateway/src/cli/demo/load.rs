@@ -140,7 +140,7 @@ impl Load {
         let dialect = Dialect::ALL[number as usize % Dialect::ALL.len()];
         let model = match (dialect, number) {
             // Once, a model that is not there.
-            (Dialect::Anthropic, 31) => "claude-opus-9",
+            (Dialect::Anthropic, 33) => "claude-opus-9",
             (Dialect::Anthropic, _) => "claude-sonnet-4-5",
             (Dialect::Gemini, _) => "gemini-2.5-pro",
             (Dialect::OpenAi | Dialect::Responses, _) => "gpt-4o",
