@@ -63,7 +63,12 @@ impl Service<Request<ClientBody>> for Net {
 
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let host = request.uri().host().unwrap_or_default();
-        let provider = self.0.iter().find(|provider| provider.name() == host);
+        // One that speaks two dialects is two of one name, of which the address chooses.
+        let wants = request.uri().path().ends_with("/responses");
+        let own = |one: &&SimProvider| (one.dialect() == Dialect::Responses) == wants;
+        let mut named = self.0.iter().filter(|provider| provider.name() == host);
+        let first = named.next();
+        let provider = first.filter(own).or_else(|| named.find(own)).or(first);
         provider.unwrap_or_else(|| panic!("no provider is called {host:?}")).clone().call(request)
     }
 }

@@ -54,11 +54,14 @@ impl InProcess {
         let set = |variable: &str| sims.iter().any(|sim| known(sim.dialect()).0 == variable);
         let mut config = Config::from_keys(set).unwrap();
         for given in &mut config.providers {
-            // A simulated provider has one dialect.
-            given.also = None;
-            if let Some(sim) = sims.iter().find(|sim| sim.name() == given.name) {
-                given.dialect = sim.dialect();
-            }
+            let own: Vec<Dialect> = sims
+                .iter()
+                .filter(|sim| sim.name() == given.name)
+                .map(SimProvider::dialect)
+                .collect();
+            // A simulated provider has one dialect, and one that has two is two of one name.
+            given.also = given.also.filter(|also| own.contains(also) && own.len() > 1);
+            given.dialect = *own.iter().find(|dialect| Some(**dialect) != given.also).unwrap();
         }
         Self::new(&config, &Source::default(), sims, &|_| PROVIDER_KEY)
     }
@@ -97,6 +100,10 @@ impl InProcess {
             let provider = Provider::new(sim.name(), sim.dialect())
                 .with_base_url(base_url(sim))
                 .with_wire(Wire::default());
+            let provider = match given.also {
+                Some(also) => provider.with_also(also),
+                None => provider,
+            };
             given.credentials.iter().fold(provider, |provider, reference| {
                 let name = reference.trim_start_matches("env:");
                 provider.with_credential(Credential::new(name, secret(name)))

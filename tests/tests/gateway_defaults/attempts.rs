@@ -195,6 +195,29 @@ async fn a_probe_and_what_is_asked_beside_it_are_two_attempts() {
     }
 }
 
+/// OpenAI itself speaks two dialects: who asks in one of them is answered in it, and who asks in another in the first.
+#[tokio::test(start_paused = true)]
+async fn a_vendor_of_two_dialects_is_asked_in_the_callers() {
+    let sims = [sim(Dialect::OpenAi).build(), sim(Dialect::Responses).build()];
+    let gateway = InProcess::without_file(&sims);
+    for (asked, at) in [
+        (Dialect::OpenAi, 0),
+        (Dialect::Responses, 1),
+        (Dialect::Anthropic, 0),
+        (Dialect::Gemini, 0),
+    ] {
+        for stream in [false, true] {
+            let before = sims.each_ref().map(|sim| sim.journal().len());
+            let reply = gateway.send(&ask(asked, model(asked), stream)).await;
+            assert_eq!(reply.status, 200, "{asked}: {}", reply.text());
+            let mut after = before;
+            after[at] += 1;
+            assert_eq!(sims.each_ref().map(|sim| sim.journal().len()), after, "{asked}");
+            assert_eq!(sims[at].journal().last().unwrap().refused, None, "{asked}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempts_are_a_metric() {
     let first = failing(Dialect::OpenAi, FaultPlan::first(2, Fault::Error(ErrorKind::ServerError)));
