@@ -32,8 +32,8 @@ pub(super) enum End {
     Refused,
     /// The last request has asked for no other to follow it.
     Closed,
-    /// The last request has an empty line by LF alone in its trailers. hyper ignores what is between that and the
-    /// next one by CRLF; what comes then is not compared.
+    /// The last request's trailers have an empty line of which one end is an LF alone. hyper ignores what is between
+    /// that and the next one by CRLF; what comes then is not compared.
     Disputed,
 }
 
@@ -245,7 +245,8 @@ fn read_trailers(bytes: &[u8]) -> After<'_> {
         let Some(end) = rest.windows(2).position(|end| end == b"\r\n") else { return After::Input };
         let (line, next) = (&rest[..end], &rest[end + 2..]);
         rest = next;
-        if line.windows(2).any(|two| two == b"\n\n") || line.starts_with(b"\n") {
+        let is_ended = line.starts_with(b"\n") || line.ends_with(b"\n");
+        if is_ended || line.windows(2).any(|two| two == b"\n\n") {
             return After::Disputed;
         }
         if line.is_empty() {
