@@ -36,7 +36,7 @@ pub(super) fn adapt(request: &mut ChatRequest, profile: &Profile) -> Result<(), 
     if !profile.can.tools && !request.tools.is_empty() {
         return Err(refused(profile, "it does not call tools"));
     }
-    let foreign = profile.foreign_history;
+    let foreign = profile.foreign_history || request.is_replayed_for(&profile.target);
     let drops_images = !profile.can.vision
         && request.messages.iter().flat_map(Message::parts).any(Part::has_image);
     if drops_images && profile.can.on_unsupported == OnUnsupported::Refuse {

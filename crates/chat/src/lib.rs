@@ -26,6 +26,7 @@ mod part;
 mod request;
 mod response;
 mod shared;
+mod state;
 pub mod surrogates;
 mod tool;
 mod tool_failure;
@@ -48,6 +49,7 @@ pub use self::{
     request::{ChatRequest, Origin},
     response::{ChatResponse, Collect, EventStream, Events, Head, Stop, StopReason},
     shared::SharedVec,
+    state::ProviderState,
     tool::{Tool, ToolChoice},
     tool_failure::{ToolFailure, ToolFailureKind},
     track::TrackedEvents,

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    Media, MediaSource, Message, ModelName, Part, SharedParams, SharedVec, Tool,
+    Media, MediaSource, Message, ModelName, Part, ProviderState, SharedParams, SharedVec, Tool,
     transcript::TranscriptRule,
 };
 use steadfast_core::{
     Beginning, Call, CallContext, Dialect, Failure, Needs, OnUnsupported, Profile, PromptDigest,
+    Target,
 };
 
 /// A conversation to be continued by a model. Cheap to clone.
@@ -55,6 +56,8 @@ pub struct ChatRequest {
     /// The most tokens of answer that its target has room for beside the conversation, and writes: set by who knows
     /// both, read by a client whose dialect needs a limit where the caller asked for none.
     pub answer_room: Option<u64>,
+    /// What it leaves to its provider to remember: `None` in dialects that leave nothing.
+    pub state: Option<Arc<ProviderState>>,
     origin: Option<Arc<Origin>>,
 }
 
@@ -91,6 +94,7 @@ impl ChatRequest {
             query: None,
             taken_out: None,
             answer_room: None,
+            state: None,
             origin: None,
         }
     }
@@ -155,6 +159,33 @@ impl ChatRequest {
     pub fn unchanged_body(&self) -> Option<&Bytes> {
         let origin = self.origin.as_deref()?;
         origin.read.messages.same(&self.messages).then_some(&origin.body)
+    }
+
+    /// Says again what the request leaves to its provider: `messages` are the conversation with it, of which `at`
+    /// keeps what was left out. There the request is sent [as it was read](Self::leave_kept), elsewhere whole.
+    pub fn replay(&mut self, at: Option<Target>, messages: impl Into<SharedVec<Message>>) {
+        let messages = messages.into();
+        let state = self.state.take().map(Arc::unwrap_or_clone).unwrap_or_default();
+        self.state = Some(Arc::new(state.replayed(at, messages.clone())));
+        self.messages = messages;
+    }
+
+    /// Leaves out again what `target` keeps, if nobody has changed the conversation since it was
+    /// [said again](Self::replay): for the client, directly before the request is written.
+    pub fn leave_kept(&mut self, target: &Target) {
+        let Some(state) = &self.state else { return };
+        if !(state.is_kept_at(target) && state.is_unchanged(&self.messages)) {
+            return;
+        }
+        if let Some(origin) = self.origin.clone() {
+            self.messages = origin.read.messages.clone();
+            self.state = origin.read.state.clone();
+        }
+    }
+
+    /// Whether some of the conversation was written elsewhere than at `target`, as far as this request knows.
+    pub(crate) fn is_replayed_for(&self, target: &Target) -> bool {
+        self.state.as_ref().is_some_and(|state| state.is_replayed() && !state.is_kept_at(target))
     }
 
     /// The dialect it was read in.

@@ -120,6 +120,9 @@ impl<S> LlmClient<S> {
         let refuse = |failure| refused(failure, target.as_ref());
         let caller = request.dialect();
         let (endpoint, key) = self.resolve(target.as_ref(), caller, &mut request.model)?;
+        if let Some(target) = target.as_ref().filter(|_| caller == Some(endpoint.codec.dialect())) {
+            request.leave_kept(target);
+        }
         let left_out = translation::check(&request, endpoint.codec.dialect()).map_err(refuse)?;
         let body = endpoint.codec.encode_request(&request, &endpoint.wire).map_err(refuse)?;
         let outbound = Outbound {

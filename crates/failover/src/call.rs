@@ -229,7 +229,9 @@ impl CallState {
             (0u8..).zip(&self.route.candidates).find(|(_, it)| is_it(it)).map(|(at, _)| at)
         };
         exclusions.preferred = match (self.preference.as_deref(), self.affinity()) {
-            (Some(Preference::For(target)), _) => find(&|it| it.target == *target),
+            // Another model of it has what it keeps, too.
+            (Some(Preference::For(target)), _) => find(&|it| it.target == *target)
+                .or_else(|| find(&|it| is_same_account(&it.target, target))),
             (_, Some(affinity)) => find(&|it| it.rank == 0 && affinity.is_at(&it.target, now)),
             _ => None,
         };
@@ -494,4 +496,9 @@ impl CallState {
             None => failure.with_target(self.candidate(at).target.clone()),
         }
     }
+}
+
+/// Whether both are one account at one provider, be it for other models.
+fn is_same_account(one: &Target, other: &Target) -> bool {
+    one.provider() == other.provider() && one.credential() == other.credential()
 }

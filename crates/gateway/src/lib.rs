@@ -12,6 +12,7 @@ mod escape;
 pub mod keys;
 mod logs;
 pub mod metrics;
+mod responses;
 mod secrets;
 pub mod server;
 pub mod stack;

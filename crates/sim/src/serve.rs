@@ -264,6 +264,9 @@ impl RequestInFlight<'_> {
         if dialect == Dialect::Gemini && counting && body["generateContentRequest"].is_object() {
             body = body["generateContentRequest"].take();
         }
+        if dialect == Dialect::Responses {
+            body = provider.memory.responses.expand(body);
+        }
         dialect::model_of(dialect, &body)?;
         let embeds = matches!(route, Route::Embed { .. });
         if !self.known || (!counting && embeds != (self.model.dimensions > 0)) {
@@ -417,11 +420,19 @@ impl RequestInFlight<'_> {
             form: self.form,
             signs: self.model.thinking || self.model.signatures,
         };
+        let keeps = dialect == Dialect::Responses && request.body["store"] != false;
         let (mut builder, mut sent) = if request.stream {
             let (frames, sent) = dialect::stream(dialect, &answer, &mut render);
+            if let Some(last) = frames.last().filter(|_| keeps) {
+                provider.memory.responses.keep_end(&request.body, &last.bytes);
+            }
             (BodyBuilder::stream(self.timed(frames)), sent)
         } else {
             let (body, sent) = dialect::whole(dialect, &answer, &mut render);
+            if keeps {
+                let response = serde_json::from_str(&body).unwrap_or_default();
+                provider.memory.responses.keep(&request.body, response);
+            }
             let tokens = u32::try_from(sent.usage.output).unwrap_or(u32::MAX);
             let wait = provider.latency.per_token.saturating_mul(tokens);
             (BodyBuilder::whole_after(wait, body), sent)

@@ -24,6 +24,8 @@ pub struct ErrorReply<'a> {
     pub in_stream: bool,
     /// Whether it was refused as a turn of a conversation that its provider keeps.
     pub no_thread: bool,
+    /// Whether it goes on from a response that is not there.
+    pub no_response: bool,
 }
 
 impl<'a> ErrorReply<'a> {
@@ -42,6 +44,7 @@ impl<'a> ErrorReply<'a> {
             request_id,
             in_stream: false,
             no_thread: failure.evidence() == fault::THREAD,
+            no_response: failure.evidence() == fault::NO_RESPONSE,
         }
     }
 }

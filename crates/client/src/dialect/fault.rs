@@ -83,6 +83,10 @@ pub(crate) fn unsupported(dialect: Dialect, what: &str) -> Failure {
     .with_evidence("translation")
 }
 
+/// The evidence of a failure since the response that a request goes on from is not there: it is reported as OpenAI
+/// does.
+pub const NO_RESPONSE: &str = "state:previous_response";
+
 /// The evidence of [`no_thread`].
 pub(crate) const THREAD: &str = "translation:thread";
 

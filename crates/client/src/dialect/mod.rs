@@ -53,6 +53,7 @@ use steadfast_core::{Call, Dialect, Failure, Usage};
 
 pub use self::count::{CountCodec, CountRequest, count_codec};
 pub use self::embed::{EmbedCodec, EmbedRoute, EmbedShape, embed_codec};
+pub use self::responses::{StoredResponse, with_items};
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, DecodedFrame, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::{RequestError, values};
@@ -172,7 +173,7 @@ pub struct DialectFacts {
 }
 
 pub(crate) use self::fault::unsupported;
-pub use self::{error::ErrorReply, field::text_field};
+pub use self::{error::ErrorReply, fault::NO_RESPONSE, field::text_field};
 
 /// The codec of `dialect`.
 pub fn codec(dialect: Dialect) -> &'static dyn Codec {

@@ -21,8 +21,8 @@ pub use self::{
     routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
-        ProviderConfig, RecoveryConfig, RetryConfig, RuleConfig, ServerConfig, SummariserConfig,
-        Switch, TenantConfig, TimeoutConfig,
+        ProviderConfig, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig, ServerConfig,
+        SummariserConfig, Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
     spend::{AccountCaps, SpendLimitConfig},

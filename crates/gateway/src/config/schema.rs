@@ -74,6 +74,9 @@ pub struct Config {
     /// Holds requests that every target has failed for a person, who decides by
     /// [`/admin/escalations`](#held-requests): [escalate.md](escalate.md).
     pub escalation: EscalationConfig,
+    /// What is remembered of responses that callers of OpenAI's Responses API may name in their next request, so that
+    /// a conversation can go on at another provider than the one that keeps it: [gateway.md](#state).
+    pub responses: ResponsesConfig,
     /// Ends tasks of agents that go in circles, and those that use too much: [guard.md](guard.md). A task
     /// is what `x-steadfast-task` names, over all its turns and conversations; without it what
     /// `x-steadfast-session` names, or the request's own history, since the user last spoke. Only a task
@@ -402,6 +405,34 @@ pub struct TimeoutConfig {
     pub deadline: DeadlinePolicy,
     #[serde(flatten)]
     pub stall: StallPolicy,
+}
+
+/// `[responses]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ResponsesConfig {
+    /// How much may be remembered of what responses say, in MiB, over all tenants: who holds most loses the oldest
+    /// first. 0 remembers nothing of it, and conversations stay with their provider.
+    pub memory_mib: usize,
+    /// Of how many responses, items and conversations it is known who keeps them, some 200 bytes each.
+    pub ids: usize,
+    /// How long anything is remembered. A day; OpenAI keeps responses for 30.
+    #[serde(rename = "keep_s", with = "Seconds")]
+    pub keep: Duration,
+}
+
+impl Default for ResponsesConfig {
+    fn default() -> Self {
+        Self { memory_mib: 64, ids: 131_072, keep: Duration::from_secs(24 * 3_600) }
+    }
+}
+
+impl ResponsesConfig {
+    /// How much may be remembered, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory_mib.saturating_mul(1024 * 1024)
+    }
 }
 
 /// `[escalation]`

@@ -8,6 +8,7 @@ use axum::{
 };
 use std::sync::atomic::Ordering;
 
+use serde_json::json;
 use steadfast::guard::TaskId;
 
 use super::{App, Peer, chat::query, reply};
@@ -55,6 +56,12 @@ pub(super) async fn status(State(app): State<App>, asked: Parts) -> Response {
     let mut status = app.gateway().status();
     status["attempts"] = app.metrics().attempts().into();
     status["reload"] = app.0.reloads.lock().json();
+    let kept = app.responses().snapshot();
+    status["responses"] = json!({
+        "ids": kept.ids,
+        "kept": kept.responses,
+        "bytes": kept.bytes,
+    });
     let text = status.to_string();
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
     reply::ok("application/json", Body::from(text))

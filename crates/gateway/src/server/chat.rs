@@ -28,6 +28,7 @@ use super::{
 use crate::{
     admission::{Admitted, SMALL},
     keys::Principal,
+    responses,
 };
 
 /// The longest name of a model, in bytes: 512. Vendors' are below 100, cloud resource names of
@@ -69,7 +70,7 @@ pub(super) async fn answer(
     };
     let is_large = received.body.len() > SMALL;
     let called = {
-        let called = pin!(ask(&setup, dialect, route.as_ref(), &parts, received, &mut record));
+        let called = pin!(ask(app, &setup, dialect, route.as_ref(), &parts, received, &mut record));
         if is_large { app.heavy().run(called).await } else { called.await }
     };
     let (mut call, form, streamed) = match called {
@@ -200,6 +201,7 @@ struct Streamed {
 
 /// Reads what is asked, and asks it. The answer is to be waited for.
 async fn ask(
+    app: &App,
     setup: &Setup,
     dialect: Dialect,
     route: Option<&GeminiRoute>,
@@ -212,7 +214,10 @@ async fn ask(
     }
     let request = read(setup, dialect, route, parts, &received);
     record.admitted(received.admitted);
-    let request = request?;
+    let mut request = request?;
+    // What one tenant does not know here may be another's.
+    let isolated = setup.config.tenants.len() > 1;
+    record.keeps(app.responses().fit(&mut request, isolated)?);
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, request.stream, route.name());
     record.teaches(setup.gateway.counting().lesson(&request));
@@ -220,8 +225,16 @@ async fn ask(
     let streamed = request
         .stream
         .then(|| Streamed { deadline: request.context.deadline, pipeline: route.pipeline() });
+    let pinned = responses::pinned(&request).cloned();
     let mut service = route.service();
-    Ok((service.ready().await?.call(request), form, streamed))
+    let call = service.ready().await?.call(request);
+    let call: AnswerFuture = match pinned {
+        None => call,
+        Some(at) => {
+            Box::pin(async move { call.await.map_err(|failure| responses::stuck(failure, &at)) })
+        }
+    };
+    Ok((call, form, streamed))
 }
 
 /// Reads what is asked.
@@ -334,6 +347,7 @@ async fn whole(
             codec(dialect).encode_answer(&completion, &addressee)?
         }
     };
+    record.keep_whole(&body);
     let mut response = reply::ok("application/json", Body::from(body));
     reply::stamp(
         response.headers_mut(),

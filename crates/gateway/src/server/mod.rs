@@ -60,6 +60,7 @@ use crate::{
     config::{Config, ConfigErrors, Source},
     keys::KeyRing,
     metrics::Metrics,
+    responses::ResponseMemory,
     secrets::{Secrets, keep_configured},
     stack::Gateway,
 };
@@ -75,6 +76,7 @@ struct Inner {
     metrics: Metrics,
     admission: Admission,
     heavy: Heavy,
+    responses: Arc<ResponseMemory>,
     draining: AtomicBool,
 }
 
@@ -147,6 +149,7 @@ impl App {
             metrics: Metrics::default(),
             admission,
             heavy: Heavy::default(),
+            responses: Arc::new(ResponseMemory::new(config.responses)),
             draining: AtomicBool::new(false),
         })))
     }
@@ -169,6 +172,11 @@ impl App {
     /// Where large requests run.
     fn heavy(&self) -> &Heavy {
         &self.0.heavy
+    }
+
+    /// The responses that callers may name.
+    fn responses(&self) -> &Arc<ResponseMemory> {
+        &self.0.responses
     }
 
     /// For the answer to the request with this head.

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::HeaderValue;
 use steadfast_chat::Head;
 use steadfast_core::{
@@ -10,7 +11,7 @@ use steadfast_core::{
 use tokio::time::Instant;
 
 use super::{reader::Reader, reply};
-use crate::{admission::Admitted, metrics::Metrics, stack::Lesson};
+use crate::{admission::Admitted, metrics::Metrics, responses::Keeper, stack::Lesson};
 
 /// What is written down of one request: once, when it is over, however it is over.
 pub(super) struct Record(Option<Entry>);
@@ -32,6 +33,7 @@ struct Entry {
     attempts: u32,
     usage: Usage,
     lesson: Option<Box<Lesson>>,
+    keeper: Option<Box<Keeper>>,
 }
 
 impl Record {
@@ -57,6 +59,7 @@ impl Record {
             attempts: 0,
             usage: Usage::default(),
             lesson: None,
+            keeper: None,
         }))
     }
 
@@ -91,6 +94,27 @@ impl Record {
         }
     }
 
+    /// Its answer is remembered, for requests that name it.
+    pub(super) fn keeps(&mut self, keeper: Option<Keeper>) {
+        if let Some(entry) = &mut self.0 {
+            entry.keeper = keeper.map(Box::new);
+        }
+    }
+
+    /// The answer as its caller is given it.
+    pub(super) fn keep_whole(&mut self, body: &Bytes) {
+        if let Some(keeper) = self.0.as_mut().and_then(|entry| entry.keeper.take()) {
+            keeper.whole(body);
+        }
+    }
+
+    /// The last frames of a streamed one.
+    pub(super) fn keep_end(&mut self, frames: &[u8]) {
+        if let Some(keeper) = self.0.as_mut().and_then(|entry| entry.keeper.take()) {
+            keeper.ended(frames);
+        }
+    }
+
     /// The model that was asked for.
     pub(super) fn model(&self) -> &str {
         self.0.as_ref().map_or("", |entry| &entry.model)
@@ -106,6 +130,9 @@ impl Record {
         if let Some(entry) = &mut self.0 {
             entry.target.clone_from(&head.target);
             entry.attempts = head.attempts;
+            if let Some(keeper) = &mut entry.keeper {
+                keeper.answered(head);
+            }
             entry.metrics.head(entry.dialect, entry.started.elapsed());
         }
     }

@@ -125,6 +125,7 @@ impl App {
             before.gateway.renewed(config, source)
         })?;
         self.admission().set_limits(Limits::of(&config.server, config.tenants.len()));
+        self.responses().set_policy(config.responses);
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

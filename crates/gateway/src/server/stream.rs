@@ -75,7 +75,12 @@ impl EventSource {
                         if let Some(usage) = event.usage() {
                             record.used(usage);
                         }
-                        encoder.encode_owned(event)
+                        let is_end = dialect == Dialect::Responses && event.is_end();
+                        let frames = encoder.encode_owned(event)?;
+                        if is_end {
+                            record.keep_end(&frames);
+                        }
+                        Ok(frames)
                     }));
                 }
             }

@@ -142,9 +142,10 @@ impl DerefMut for Refusal {
     }
 }
 
-/// The thinking before each tool call that a provider sent, for the newest calls.
+/// What a provider remembers: the thinking before each tool call that it sent, for the newest calls, and responses.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
+    pub(crate) responses: responses::kept::Kept,
     thoughts: Mutex<ThinkingByCall>,
 }
 

@@ -28,12 +28,16 @@ pub(in crate::dialect) fn kind_and_code(reason: Reason) -> (&'static str, &'stat
 
 pub(in crate::dialect) fn body(reply: &ErrorReply<'_>) -> Vec<u8> {
     let (kind, code) = kind_and_code(reply.reason);
+    let (code, param) = match reply.no_response {
+        true => ("previous_response_not_found", Some("previous_response_id")),
+        false => (code, None),
+    };
     let mut out = Vec::new();
     Object::new(&mut out)
         .object("error")
         .put("message", &reply.message)
         .put("type", kind)
-        .put("param", &None::<&str>)
+        .put("param", &param)
         .put("code", code);
     out
 }

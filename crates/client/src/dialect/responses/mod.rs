@@ -8,6 +8,7 @@ mod items;
 mod request_decode;
 mod request_encode;
 mod stop;
+mod stored;
 mod writer;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
+pub use self::stored::{StoredResponse, with_items};
 pub(super) use self::{custom::names as custom_names, request_encode::shared};
 
 /// The dialect of this folder.

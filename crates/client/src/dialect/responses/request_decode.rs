@@ -1,10 +1,13 @@
 //! A caller's request, read.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::Value;
 use steadfast_chat::{
-    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part, RawJson,
-    ResponseFormat, Role, Text, Thinking, ThinkingConfig, Tool, ToolCall, ToolChoice, ToolResult,
+    ChatRequest, Extra, Media, MediaKind, MediaSource, Message, Opaque, Params, Part,
+    ProviderState, RawJson, ResponseFormat, Role, Text, Thinking, ThinkingConfig, Tool, ToolCall,
+    ToolChoice, ToolResult,
 };
 
 use super::{DIALECT, ITEM, custom};
@@ -15,31 +18,52 @@ use crate::{
     },
 };
 
-/// Where the conversation is, if not in the request.
-const KEPT: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
-
 const ROLES: &str = "one of user, assistant, system, developer";
 
 pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     let mut top = Fields::of_body(body)?;
     let mut messages = Vec::new();
+    let mut state = state(&mut top)?;
     if let Some(raw) = top.take("instructions") {
         let text = string(raw).at("instructions")?;
         let raw = raw.kept_in(body);
         messages.push(Message::from_wire(DIALECT, Role::System, vec![Part::text(text)], None, raw));
+        state.has_instructions = true;
     }
     match top.take("input") {
         Some(raw) => messages.extend(input(raw, body).at("input")?),
         // What the provider keeps can be all of it.
-        None if KEPT.iter().any(|name| top.take(name).is_some()) => {}
+        None if state.previous.is_some()
+            || state.conversation.is_some()
+            || top.take("prompt").is_some() => {}
         None => return Err(RequestError::new("is missing")).at("input"),
     }
+    state.has_references = messages.iter().flat_map(Message::parts).any(is_reference);
     let mut request = ChatRequest::new(messages);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?.into();
+    request.state = Some(Arc::new(state));
     Ok(request.with_origin(DIALECT, body.clone()))
+}
+
+/// What the request leaves to its provider.
+fn state(top: &mut Fields<'_>) -> Result<ProviderState, RequestError> {
+    let mut state = ProviderState::default();
+    state.previous = top.get("previous_response_id", string)?.map(Into::into);
+    state.conversation = top.get("conversation", conversation)?.map(Into::into);
+    state.unstored = top.get("store", flag)? == Some(false);
+    Ok(state)
+}
+
+/// An id, or an object that has it.
+fn conversation(raw: Raw<'_>) -> Result<String, RequestError> {
+    if raw.is_object() { Fields::read(raw)?.need("id", string) } else { string(raw) }
+}
+
+fn is_reference(part: &Part) -> bool {
+    matches!(part, Part::Opaque(opaque) if &*opaque.kind == "item_reference")
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
@@ -59,6 +83,12 @@ fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {
         _ => ThinkingConfig::Effort(word),
     });
     Ok(params)
+}
+
+/// The messages of a list of items.
+pub(super) fn items(body: &Bytes) -> Result<Vec<Message>, RequestError> {
+    let raw: Raw<'_> = serde_json::from_slice(body).map_err(RequestError::invalid)?;
+    input(raw, body)
 }
 
 /// A string, or a list of items.

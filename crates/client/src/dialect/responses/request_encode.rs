@@ -49,6 +49,10 @@ pub(super) fn encode(request: &ChatRequest) -> Result<Bytes, Failure> {
         Ok((!text.is_empty()).then(|| quoted(&text)))
     })?;
     body.write(&["input"], same, |out| items::write(out, request))?;
+    if request.state.as_ref().is_some_and(|state| state.is_replayed()) {
+        // All of it is in the input.
+        body.set(&["previous_response_id"], false, || Ok(None))?;
+    }
     let most = params.max_output;
     if translated && most.is_some_and(|most| most < LEAST_OUTPUT) {
         body.set(&["max_output_tokens"], false, || Ok(Some(LEAST_OUTPUT.to_string())))?;

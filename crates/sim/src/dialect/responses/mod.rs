@@ -2,6 +2,7 @@
 
 pub(crate) mod errors;
 pub(crate) mod items;
+pub(crate) mod kept;
 pub(crate) mod read;
 pub(crate) mod render;
 pub(crate) mod routes;

@@ -3,7 +3,7 @@
 //! The encoder is included from the gateway, without the server.
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../crates/gateway/src/server/array.rs"]
+#[path = "../../../crates/gateway/src/server/array.rs"]
 mod gateway;
 
 use gateway::ArrayEncoder;

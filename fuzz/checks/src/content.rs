@@ -2,7 +2,7 @@
 //!
 //! The functions that read and write answers are included from the client's tests.
 
-#[path = "../../crates/client/tests/it/codecs.rs"]
+#[path = "../../../crates/client/tests/it/codecs.rs"]
 mod codecs;
 
 use steadfast_chat::{Completion, Delta, Event, Part};

@@ -1,0 +1,91 @@
+//! Remembering one answer.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use steadfast_chat::{ChatRequest, Head, Message, ProviderState, SharedVec};
+use steadfast_client::dialect::StoredResponse;
+use steadfast_core::{Dialect, RecoveryLog, Step, Target};
+
+use super::{Content, ResponseMemory};
+
+/// Remembers the answer to one request, as its caller is given it.
+pub(crate) struct Keeper {
+    memory: Arc<ResponseMemory>,
+    tenant: Option<Box<str>>,
+    conversation: Option<Box<str>>,
+    /// The conversation before the answer; `None` where not all of it is known.
+    before: Option<SharedVec<Message>>,
+    bytes: usize,
+    /// Who answers, and keeps it.
+    at: Option<Target>,
+    log: RecoveryLog,
+}
+
+impl Keeper {
+    /// `before` are the bytes of what stands before the request itself.
+    pub(super) fn new(
+        memory: Arc<ResponseMemory>,
+        request: &ChatRequest,
+        state: &ProviderState,
+        is_known: bool,
+        before: usize,
+    ) -> Self {
+        let mut messages = request.messages.clone();
+        if is_known && state.has_instructions {
+            messages.make_mut().remove(0);
+        }
+        let body = request.origin(Dialect::Responses).map_or(0, |origin| origin.body.len());
+        Self {
+            memory,
+            tenant: request.context.tenant().map(Into::into),
+            conversation: state.conversation.clone(),
+            before: is_known.then_some(messages),
+            bytes: before + body,
+            at: None,
+            log: request.context.log.clone(),
+        }
+    }
+
+    /// The answer begins.
+    pub(crate) fn answered(&mut self, head: &Head) {
+        let is_kept = head.dialect == Dialect::Responses;
+        self.at = head.target.clone().filter(|_| is_kept);
+    }
+
+    /// The answer has come whole.
+    pub(crate) fn whole(self, body: &Bytes) {
+        self.keep(StoredResponse::of_body(body));
+    }
+
+    /// The last frames of the answer have been written.
+    pub(crate) fn ended(self, frames: &[u8]) {
+        self.keep(StoredResponse::of_frames(frames));
+    }
+
+    fn keep(mut self, response: Option<StoredResponse>) {
+        // What was put together of several answers no provider has.
+        let is_joined = |step: &Step| matches!(step.action, "resumed" | "continued");
+        if self.log.steps().iter().any(is_joined) {
+            self.at = None;
+        }
+        let tenant = self.tenant.as_deref();
+        if let (Some(id), Some(at)) = (&self.conversation, &self.at) {
+            self.memory.keep_conversation(tenant, id, at.clone());
+        }
+        let Some(response) = response else { return };
+        match self.before {
+            Some(before) => {
+                let bytes = self.bytes + response.size();
+                self.memory.keep(tenant, self.at, Content { before, response, bytes });
+            }
+            None => self.memory.keep_names(tenant, self.at, &response),
+        }
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").field("at", &self.at).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,238 @@
+//! Responses that a request goes on from by their ids: at their provider as long as it answers, and elsewhere with
+//! all that was said.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use serde_json::{Value, json};
+use steadfast::sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, SimProviderBuilder};
+use steadfast_tests::gateway::{
+    DIALECTS, Rig,
+    http::{HttpRequest, Reply},
+    model, provider,
+    wire_answer::refusal,
+};
+
+const MODEL: &str = "gpt-4o";
+
+/// A provider that says how many questions it has been asked in the conversation.
+fn counting(dialect: Dialect, name: &str) -> SimProviderBuilder {
+    provider(dialect).with_name(name).respond(|request| {
+        let questions = request.body.to_string().matches("question ").count();
+        Some(Answer::text(format!("answer {questions}")))
+    })
+}
+
+/// The lines of a provider that answers for every model.
+fn any(dialect: Dialect) -> String {
+    format!("models = {{ \"*\" = \"{}\" }}", model(dialect))
+}
+
+fn down() -> FaultPlan {
+    FaultPlan::always(Fault::Error(ErrorKind::ServerError))
+}
+
+/// Asks a question that goes on from `previous`; the response.
+async fn ask(rig: &Rig, n: usize, previous: Option<&str>, stream: bool) -> Value {
+    let reply = send(rig, &question(n, previous, stream)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    response(&reply, stream)
+}
+
+fn question(n: usize, previous: Option<&str>, stream: bool) -> Value {
+    let mut body = json!({"model": MODEL, "input": format!("question {n}"), "stream": stream});
+    if let Some(previous) = previous {
+        body["previous_response_id"] = json!(previous);
+    }
+    body
+}
+
+async fn send(rig: &Rig, body: &Value) -> Reply {
+    HttpRequest::post("/v1/responses", body.to_string()).send(rig.addr).await
+}
+
+fn response(reply: &Reply, stream: bool) -> Value {
+    if !stream {
+        return reply.json();
+    }
+    let text = reply.text();
+    let (_, data) =
+        text.rsplit_once("event: response.completed\ndata: ").expect("a terminal event");
+    serde_json::from_str::<Value>(data.trim_end()).unwrap()["response"].take()
+}
+
+fn said(response: &Value) -> &str {
+    response["output"][0]["content"][0]["text"].as_str().unwrap()
+}
+
+fn id(response: &Value) -> &str {
+    response["id"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_goes_on_elsewhere_with_all_it_knew_when_its_provider_dies() {
+    for (dialect, stream) in DIALECTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let rig = Rig::builder()
+            .provider(counting(Dialect::Responses, "home").build())
+            .provider_with(counting(dialect, "spare").build(), &any(dialect))
+            .config("[retry]\nretries = 0\n")
+            .start()
+            .await;
+        let mut last = ask(&rig, 1, None, stream).await;
+        for n in 2..=5 {
+            let body = question(n, Some(id(&last)), stream);
+            last = response(&send(&rig, &body).await, stream);
+            assert_eq!(said(&last), format!("answer {n}"), "its provider keeps it");
+            let sent = rig.sims[0].provider().journal().last().unwrap();
+            assert_eq!(sent.body, body.to_string(), "as it was sent");
+        }
+        assert_eq!(rig.sims[1].provider().journal().len(), 0);
+        rig.sims[0].provider().set_faults(down());
+        for n in 6..=8 {
+            let before = last;
+            last = ask(&rig, n, Some(id(&before)), stream).await;
+            assert_eq!(said(&last), format!("answer {n}"), "{dialect} {stream}: all it knew");
+            let sent = rig.sims[1].provider().journal().last().unwrap();
+            let sent = String::from_utf8(sent.body.to_vec()).unwrap();
+            if n > 6 && dialect == Dialect::Responses {
+                assert!(sent.contains(id(&before)), "it keeps the last turn itself: {sent}");
+                continue;
+            }
+            let at = |text: &str| sent.find(text).unwrap_or_else(|| panic!("no {text} in {sent}"));
+            let turns = (1..n).flat_map(|n| [format!("question {n}"), format!("answer {n}")]);
+            let places: Vec<_> = turns.map(|text| at(&text)).collect();
+            assert!(places.is_sorted(), "{sent}");
+            assert!(!sent.contains("previous_response_id") && !sent.contains("msg_"), "{sent}");
+        }
+        // What was answered elsewhere is not at home, so that it is sent whole there, too.
+        rig.sims[0].provider().set_faults(FaultPlan::none());
+        rig.sims[1].provider().set_faults(down());
+        last = ask(&rig, 9, Some(id(&last)), stream).await;
+        assert_eq!(said(&last), "answer 9", "{dialect} {stream}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_keeps_nothing_is_asked_with_all_that_was_said() {
+    for dialect in DIALECTS.into_iter().filter(|dialect| *dialect != Dialect::Responses) {
+        let rig = Rig::builder()
+            .provider_with(counting(dialect, "only").build(), &any(dialect))
+            .start()
+            .await;
+        let first = ask(&rig, 1, None, false).await;
+        let second = ask(&rig, 2, Some(id(&first)), true).await;
+        assert_eq!(said(&second), "answer 2", "{dialect}");
+        let again = ask(&rig, 2, Some(id(&first)), false).await;
+        assert_eq!(said(&again), "answer 2", "{dialect}: the first one once more");
+        assert_eq!(said(&ask(&rig, 3, Some(id(&second)), false).await), "answer 3");
+
+        let mut unstored = question(1, None, false);
+        unstored["store"] = json!(false);
+        let unstored = response(&send(&rig, &unstored).await, false);
+        let reply = send(&rig, &question(2, Some(id(&unstored)), false)).await;
+        assert_eq!(reply.status, 400, "{dialect}: it was not to be kept: {}", reply.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn items_that_are_named_by_their_ids_are_what_they_stand_for() {
+    for dialect in DIALECTS {
+        let rig = Rig::builder()
+            .provider_with(counting(dialect, "only").build(), &any(dialect))
+            .start()
+            .await;
+        let first = ask(&rig, 1, None, false).await;
+        let mut body = question(2, None, false);
+        body["input"] = json!([
+            {"role": "user", "content": "question 1"},
+            {"type": "item_reference", "id": first["output"][0]["id"]},
+            {"role": "user", "content": "question 2"},
+        ]);
+        let reply = send(&rig, &body).await;
+        assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
+        assert_eq!(said(&reply.json()), "answer 2");
+        let sent = rig.last();
+        if dialect == Dialect::Responses {
+            assert_eq!(sent.body, body.to_string());
+        } else {
+            assert!(String::from_utf8_lossy(&sent.body).contains("answer 1"), "{dialect}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_tenant_can_name_what_another_has_been_answered() {
+    for dialect in DIALECTS {
+        let builder = Rig::builder();
+        let keys = ["gw-acme-secret-0417", "gw-other-secret-0418"];
+        let tenants: String = ["acme", "other"]
+            .iter()
+            .zip(keys)
+            .map(|(name, key)| {
+                let key = builder.secret(name, key);
+                format!("[[tenants]]\nname = \"{name}\"\nkeys = [\"{key}\"]\n")
+            })
+            .collect();
+        let rig = builder
+            .server("")
+            .config(&tenants)
+            .provider_with(counting(dialect, "only").build(), &any(dialect))
+            .start()
+            .await;
+        let send = async |key: &str, body: Value| {
+            let ask = HttpRequest::post("/v1/responses", body.to_string());
+            ask.header("authorization", &format!("Bearer {key}")).send(rig.addr).await
+        };
+        let first = send(keys[0], question(1, None, false)).await.json();
+        let previous = question(2, Some(id(&first)), false);
+        let mut item = question(2, None, false);
+        item["input"] = json!([{"type": "item_reference", "id": first["output"][0]["id"]}]);
+        let invented = question(2, Some("resp_made_up"), false);
+        let asked = rig.asked();
+        for (body, status) in [(&previous, 400), (&item, 404), (&invented, 400)] {
+            let reply = send(keys[1], body.clone()).await;
+            let message = refusal(Dialect::Responses, status, &reply);
+            assert!(message.contains("not found"), "{dialect}: {message}");
+            assert!(!reply.text().contains("answer 1"));
+        }
+        let reply = send(keys[1], previous.clone()).await;
+        assert_eq!(reply.json()["error"]["code"], "previous_response_not_found");
+        assert_eq!(reply.json()["error"]["param"], "previous_response_id");
+        assert_eq!(rig.asked(), asked, "{dialect}: nobody was asked");
+        for body in [previous, item] {
+            let reply = send(keys[0], body).await;
+            assert_eq!(reply.status, 200, "{dialect}: its own: {}", reply.text());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_remembered_stays_with_its_provider_and_a_failure_says_so() {
+    let rig = Rig::builder()
+        .provider(counting(Dialect::Responses, "home").build())
+        .provider_with(counting(Dialect::Anthropic, "spare").build(), &any(Dialect::Anthropic))
+        .config("[responses]\nmemory_mib = 0\n[retry]\nretries = 0\n")
+        .start()
+        .await;
+    let first = ask(&rig, 1, None, false).await;
+    let second = ask(&rig, 2, Some(id(&first)), false).await;
+    assert_eq!(said(&second), "answer 2");
+    rig.sims[0].provider().set_faults(down());
+    let body = question(3, Some(id(&second)), false).to_string();
+    let once = HttpRequest::post("/v1/responses", body).header("x-steadfast-max-attempts", "1");
+    let reply = once.send(rig.addr).await;
+    let message = refusal(Dialect::Responses, 502, &reply);
+    assert!(message.contains("kept by home alone"), "{message}");
+    assert_eq!(rig.sims[1].provider().journal().len(), 0);
+    // Whoever says it all is answered.
+    assert_eq!(said(&ask(&rig, 1, None, false).await), "answer 1");
+    assert_eq!(rig.sims[1].provider().journal().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_nobody_has_made_here_is_asked_for_where_it_may_be() {
+    let rig = Rig::of(counting(Dialect::Responses, "home").build()).await;
+    let reply = send(&rig, &question(1, Some("resp_of_before"), false)).await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(reply.json()["error"]["code"], "previous_response_not_found", "its own words");
+    assert_eq!(rig.asked(), 1);
+}
