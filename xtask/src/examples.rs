@@ -1,9 +1,9 @@
 //! `cargo xtask examples`: each folder in `examples` is a program that ends with an error when
 //! anything goes otherwise than it says.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
-use crate::workspace;
+use crate::{program, workspace};
 
 /// The page that lists them.
 const INDEX: &str = "README.md";
@@ -12,8 +12,11 @@ const INDEX: &str = "README.md";
 pub(crate) fn run() -> Result<(), String> {
     let folder = workspace::root().join("examples");
     check_index(&folder)?;
+    let programs = program::built("examples")?;
     for package in packages(&folder)? {
-        crate::cargo("examples", &["run", "--quiet", "--locked", "-p", &package], &[])?;
+        let mut command = Command::new(programs.join(&package));
+        command.current_dir(workspace::root());
+        crate::run("examples", &package, &mut command)?;
     }
     Ok(())
 }

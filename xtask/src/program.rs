@@ -1,7 +1,6 @@
 //! Programs that a task runs: to their end, or beside it for as long as it needs them.
 
 use std::{
-    env,
     fs::{self, File},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -90,26 +89,17 @@ impl Drop for Program {
     }
 }
 
+/// Builds what `cargo test` builds, the programs of the workspace among it, so that all steps of a run share one
+/// build; the folder of the programs.
+pub(crate) fn built(step: &str) -> Result<PathBuf, String> {
+    let scope = ["build", "--workspace", "--all-features", "--bins", "--tests", "--locked"];
+    crate::cargo(step, &scope, &[])?;
+    Ok(crate::target().join("debug"))
+}
+
 /// Builds the gateway; where its binary is.
 pub(crate) fn gateway(step: &str) -> Result<PathBuf, String> {
-    println!("== {step}: cargo build -p steadfast-gateway");
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(["build", "--locked", "-p", "steadfast-gateway", "--bin", "steadfast"])
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("can not start cargo: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // A path with a character that JSON escapes is not worth a JSON parser.
-    let mut made = text.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(r#""executable":""#)?;
-        rest.split_once('"').map(|(path, _)| path)
-    });
-    match made.next_back() {
-        Some(path) if output.status.success() => Ok(path.into()),
-        _ => Err(format!("the gateway can not be built ({})", output.status)),
-    }
+    Ok(built(step)?.join("steadfast"))
 }
 
 /// What a command says on its standard output; why it failed, when it did.
