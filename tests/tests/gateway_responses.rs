@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
-use steadfast::sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, SimProviderBuilder};
+use steadfast::sim::{
+    Answer, Dialect, ErrorKind, Fault, FaultPlan, RawResponse, SimProviderBuilder,
+};
 use steadfast_tests::gateway::{
     DIALECTS, Rig,
     http::{HttpRequest, Reply},
@@ -235,4 +239,91 @@ async fn an_id_that_nobody_has_made_here_is_asked_for_where_it_may_be() {
     assert_eq!(reply.status, 400);
     assert_eq!(reply.json()["error"]["code"], "previous_response_not_found", "its own words");
     assert_eq!(rig.asked(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_can_be_asked_for_and_deleted_by_its_tenant() {
+    for dialect in DIALECTS {
+        let rig = Rig::builder()
+            .provider_with(counting(dialect, "only").build(), &any(dialect))
+            .start()
+            .await;
+        let first = ask(&rig, 1, None, true).await;
+        let path = format!("/v1/responses/{}", id(&first));
+        let get = HttpRequest::get(path.clone());
+        let reply = get.send(rig.addr).await;
+        assert_eq!((reply.status, reply.json()), (200, first.clone()), "{dialect}");
+        for (more, status) in [("/cancel", 405), ("/input_items", 400)] {
+            if dialect != Dialect::Responses {
+                let reply = HttpRequest::get(format!("{path}{more}")).send(rig.addr).await;
+                assert_eq!(reply.status, status, "{dialect}: {}", reply.text());
+            }
+        }
+        if dialect != Dialect::Responses {
+            let reply = HttpRequest::post(format!("{path}/cancel"), "").send(rig.addr).await;
+            let message = refusal(Dialect::Responses, 400, &reply);
+            assert!(message.contains("background"), "{message}");
+        }
+        let reply = get.clone().method("DELETE").send(rig.addr).await;
+        assert_eq!((reply.status, &reply.json()["deleted"]), (200, &json!(true)), "{dialect}");
+        for gone in [get.clone(), get.clone().method("DELETE")] {
+            let reply = gone.send(rig.addr).await;
+            assert_eq!(reply.status, 404, "{dialect}: {}", reply.text());
+            let message = reply.json()["error"]["message"].take();
+            assert_eq!(message, format!("Response with id '{}' not found.", id(&first)));
+        }
+        let odd = HttpRequest::get("/v1/responses/..%2F..%2Fmodels").send(rig.addr).await;
+        assert_eq!(odd.status, 404, "{}", odd.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_counted_with_what_a_request_goes_on_from() {
+    for dialect in DIALECTS {
+        let rig = Rig::builder()
+            .provider_with(counting(dialect, "only").build(), &any(dialect))
+            .start()
+            .await;
+        let first = ask(&rig, 1, None, false).await;
+        let count = async |previous: Option<&str>| {
+            let mut body = question(2, previous, false);
+            body.as_object_mut().unwrap().remove("stream");
+            let counted = HttpRequest::post("/v1/responses/input_tokens", body.to_string());
+            let reply = counted.send(rig.addr).await;
+            assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
+            assert_eq!(reply.json()["object"], "response.input_tokens");
+            let by = if dialect == Dialect::OpenAi { "gateway" } else { "provider" };
+            assert_eq!(reply.header("x-steadfast-counted"), Some(by), "{dialect}");
+            reply.json()["input_tokens"].as_u64().unwrap()
+        };
+        let (alone, whole) = (count(None).await, count(Some(id(&first))).await);
+        assert!(whole > alone && alone > 0, "{dialect}: {whole} of more than {alone}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_made_in_the_background_is_asked_of_who_makes_it() {
+    let queued = json!({
+        "id": "resp_b", "object": "response", "created_at": 1, "status": "queued", "background": true,
+        "error": null, "output": [], "model": MODEL,
+    });
+    let plan = FaultPlan::always(Fault::Status(RawResponse {
+        status: 200,
+        headers: BTreeMap::default(),
+        body: queued.to_string(),
+    }));
+    let home = provider(Dialect::Responses).with_name("home").with_faults(plan).build();
+    let rig = Rig::of(home).await;
+    let mut body = question(1, None, false);
+    body["background"] = json!(true);
+    let reply = send(&rig, &body).await;
+    assert_eq!((reply.status, reply.json()), (200, queued.clone()), "as it came");
+    assert_eq!(rig.asked(), 1, "it is no empty answer that is asked for again");
+
+    let rig = Rig::builder()
+        .provider_with(counting(Dialect::Anthropic, "only").build(), &any(Dialect::Anthropic))
+        .start()
+        .await;
+    let message = refusal(Dialect::Responses, 400, &send(&rig, &body).await);
+    assert!(message.contains("background"), "{message}");
 }

@@ -52,8 +52,12 @@ impl<S> CountClient<S> {
     ) -> Result<(Request<ClientBody>, Asked, CountReader), Failure> {
         let target = request.chat.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
-        let (endpoint, key) = self.0.resolve(target.as_ref(), None, &mut request.chat.model)?;
+        let caller = request.dialect();
+        let (endpoint, key) = self.0.resolve(target.as_ref(), caller, &mut request.chat.model)?;
         let dialect = endpoint.codec.dialect();
+        if let Some(target) = target.as_ref().filter(|_| caller == Some(dialect)) {
+            request.chat.leave_kept(target);
+        }
         let codec = count_codec(dialect)
             .ok_or_else(|| refuse(unsupported(dialect, "a request to count tokens")))?;
         if request.dialect() != Some(dialect) {

@@ -66,6 +66,7 @@ mod models;
 mod provider;
 mod secret;
 pub mod sse;
+mod stored;
 #[cfg(feature = "hyper")]
 pub mod transport;
 

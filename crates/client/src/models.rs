@@ -8,7 +8,12 @@ use serde::Deserialize;
 use steadfast_core::{BoxError, Dialect, Failure, Reason, Target};
 use tower_service::Service;
 
-use crate::{ClientBody, LlmClient, client::USER_AGENT, transport_failure};
+use crate::{
+    ClientBody, LlmClient,
+    client::USER_AGENT,
+    provider::{Endpoint, Key},
+    transport_failure,
+};
 
 /// The largest list that is read: 4 MiB. That of a vendor with hundreds of models and their prices is about 1 MB.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
@@ -80,26 +85,36 @@ impl<S> LlmClient<S> {
             Dialect::Gemini => "/v1beta/models?pageSize=1000",
             Dialect::OpenAi | Dialect::Responses => "/models",
         };
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.method_mut() = Method::GET;
-        *request.uri_mut() = format!("{}{path}", endpoint.base_url).parse().map_err(|error| {
-            Failure::refused(Reason::Format, format!("no valid address: {error}"))
-        })?;
-        let headers = request.headers_mut();
-        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.insert(header::USER_AGENT, USER_AGENT);
-        for (name, value) in facts.headers {
-            headers.insert(name, value.clone());
-        }
-        for (name, value) in &endpoint.headers {
-            headers.insert(name, value.clone());
-        }
-        if let Some(key) = key {
-            headers.insert(&key.header, key.value.clone());
-        }
-        Ok(request)
+        bare_request(endpoint, key, Method::GET, path)
     }
+}
+
+/// A request without a body to `path` below the address of `endpoint`.
+pub(crate) fn bare_request(
+    endpoint: &Endpoint,
+    key: Option<&Key>,
+    method: Method,
+    path: &str,
+) -> Result<Request<ClientBody>, Failure> {
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.method_mut() = method;
+    *request.uri_mut() = format!("{}{path}", endpoint.base_url)
+        .parse()
+        .map_err(|error| Failure::refused(Reason::Format, format!("no valid address: {error}")))?;
+    let headers = request.headers_mut();
+    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(header::USER_AGENT, USER_AGENT);
+    for (name, value) in endpoint.codec.facts().headers {
+        headers.insert(name, value.clone());
+    }
+    for (name, value) in &endpoint.headers {
+        headers.insert(name, value.clone());
+    }
+    if let Some(key) = key {
+        headers.insert(&key.header, key.value.clone());
+    }
+    Ok(request)
 }
 
 async fn read<B>(body: B) -> Result<BytesMut, Failure>

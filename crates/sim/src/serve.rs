@@ -252,6 +252,8 @@ impl RequestInFlight<'_> {
                 let model = provider.model(name).ok_or_else(|| dialect::no_model(dialect, name))?;
                 return Ok(Reply::Document(dialect::model(dialect, model)));
             }
+            Route::Kept(id) => return provider.memory.responses.get(id).map(Reply::Document),
+            Route::Deleted(id) => return provider.memory.responses.delete(id).map(Reply::Document),
             Route::Generate { .. } | Route::Embed { .. } => false,
             Route::Count { .. } => true,
         };

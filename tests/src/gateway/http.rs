@@ -52,6 +52,13 @@ impl HttpRequest {
         ask.header("content-type", "application/json")
     }
 
+    /// By another method.
+    #[must_use]
+    pub fn method(mut self, method: &'static str) -> Self {
+        self.method = method;
+        self
+    }
+
     /// With one more header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Dialect, Failure};
 
-use super::{Wire, anthropic, gemini};
-use crate::json::RequestError;
+use super::{Wire, anthropic, fault, gemini, responses};
+use crate::json::{Object, RequestError, fields_of_body, patched, quoted, text_of};
 
 /// A request to count the tokens of a chat request.
 #[derive(Clone, Debug)]
@@ -76,7 +76,36 @@ pub fn count_codec(dialect: Dialect) -> Option<&'static dyn CountCodec> {
     match dialect {
         Dialect::Anthropic => Some(&anthropic::TokenCount),
         Dialect::Gemini => Some(&gemini::TokenCount),
+        Dialect::Responses => Some(&responses::TokenCount),
         // Chat completions have none.
-        Dialect::OpenAi | Dialect::Responses => None,
+        Dialect::OpenAi => None,
     }
+}
+
+/// The `body` of `request`, which was read in `dialect`, for the model that it goes to.
+pub(super) fn with_model(
+    body: &Bytes,
+    request: &CountRequest,
+    dialect: Dialect,
+) -> Result<Bytes, Failure> {
+    let asked = request.chat.origin(dialect).map(|origin| &origin.read().model);
+    if asked == Some(&request.chat.model) {
+        return Ok(body.clone());
+    }
+    let old = serde_json::from_slice(body)
+        .map_err(|error| fault::malformed(dialect, "a request", &error))?;
+    let set: [(&'static [&'static str], _); 1] = [(&["model"], Some(quoted(&request.chat.model)))];
+    patched(Some(old), &set).map(Bytes::from)
+}
+
+/// `body` with no other fields than `names`: all else is refused in a request to count.
+pub(super) fn only(names: &[&str], body: &Bytes) -> Result<Bytes, Failure> {
+    let mut out = Vec::with_capacity(body.len());
+    {
+        let mut object = Object::new(&mut out);
+        for (name, raw) in fields_of_body(body)?.iter().filter(|(name, _)| names.contains(name)) {
+            object.raw(name, raw.get());
+        }
+    }
+    Ok(text_of(out).into())
 }

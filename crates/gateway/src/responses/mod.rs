@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Message, ProviderState, SharedVec};
@@ -91,6 +92,17 @@ enum Found {
     Unknown,
 }
 
+/// Where a response is.
+pub(crate) enum Home {
+    /// Remembered here alone.
+    Here(Bytes),
+    /// Kept by this target.
+    At(Target),
+    /// Another tenant's.
+    Others,
+    Unknown,
+}
+
 impl ResponseMemory {
     pub(crate) fn new(policy: ResponsesConfig) -> Self {
         Self {
@@ -120,6 +132,27 @@ impl ResponseMemory {
             Some(_) => Found::Others,
             None => Found::Unknown,
         }
+    }
+
+    /// Where the response `id` of `tenant` is.
+    pub(crate) fn home(&self, tenant: Option<&str>, id: &str) -> Home {
+        let entry = match self.find(tenant, id) {
+            Found::Own(entry) => entry,
+            Found::Others => return Home::Others,
+            Found::Unknown => return Home::Unknown,
+        };
+        if let Some(at) = &entry.at {
+            return Home::At(at.clone());
+        }
+        let content = entry.content.lock().clone();
+        let response = content.filter(|content| content.response.id() == id);
+        response.map_or(Home::Unknown, |content| Home::Here(content.response.json().clone()))
+    }
+
+    /// Forgets the response `id`, and the items in it.
+    pub(crate) fn forget(&self, id: &str) {
+        let Some(name) = self.names.get_by(id) else { return };
+        self.names.retain(|_, other| !Arc::ptr_eq(&other.0, &name.0));
     }
 
     /// Fits `request` to what is known of what it names: it is whole then, or goes to who keeps that and to nobody
@@ -368,6 +401,11 @@ pub(crate) fn stuck(failure: Failure, at: &Target) -> Failure {
 fn no_response(id: &str) -> Failure {
     let message = format!("Previous response with id '{}' not found.", shown(id));
     unknown(StatusCode::BAD_REQUEST, message).with_evidence(NO_RESPONSE)
+}
+
+/// The failure of a request for the response `id`, which is not there for its tenant.
+pub(crate) fn no_such_response(id: &str) -> Failure {
+    unknown(StatusCode::NOT_FOUND, format!("Response with id '{}' not found.", shown(id)))
 }
 
 fn no_conversation(id: &str) -> Failure {

@@ -215,9 +215,7 @@ async fn ask(
     let request = read(setup, dialect, route, parts, &received);
     record.admitted(received.admitted);
     let mut request = request?;
-    // What one tenant does not know here may be another's.
-    let isolated = setup.config.tenants.len() > 1;
-    record.keeps(app.responses().fit(&mut request, isolated)?);
+    record.keeps(app.responses().fit(&mut request, setup.isolates())?);
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, request.stream, route.name());
     record.teaches(setup.gateway.counting().lesson(&request));

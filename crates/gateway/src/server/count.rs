@@ -39,7 +39,7 @@ pub(super) async fn answer(
     };
     let is_large = received.body.len() > SMALL;
     let counted = {
-        let counted = pin!(count(&setup, dialect, model, &parts, received));
+        let counted = pin!(count(app, &setup, dialect, model, &parts, received));
         if is_large { app.heavy().run(counted).await } else { counted.await }
     };
     let (by, tokens, target) = match &counted {
@@ -78,6 +78,7 @@ pub(super) async fn answer(
 
 /// Counts what was `received`, which is held until then.
 async fn count(
+    app: &App,
     setup: &Setup,
     dialect: Dialect,
     model: Option<&str>,
@@ -98,6 +99,7 @@ async fn count(
         chat::context(std::mem::take(&mut chat.context), &parts.headers, &received.caller);
     session::identify(chat, &parts.headers);
     upward::add(&mut chat.headers, &mut chat.query, dialect, parts, &setup.forward);
+    app.responses().fit(&mut request.chat, setup.isolates())?;
     let next = setup.gateway.route(&request.chat).next_target(&request.chat);
     setup.gateway.counting().count(next, request).await
 }

@@ -21,6 +21,7 @@ mod reply;
 mod saved;
 mod session;
 mod socket;
+mod stored;
 mod stream;
 mod unread;
 mod upward;
@@ -134,6 +135,13 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// Whether what one tenant names and is not known here may be another's.
+    fn isolates(&self) -> bool {
+        self.config.tenants.len() > 1
+    }
+}
+
 impl App {
     /// The application of a checked configuration around `gateway`.
     ///
@@ -224,6 +232,10 @@ impl App {
             .route("/", get(odd::hello))
             .route("/api/hello", get(odd::hello))
             .route("/v1/responses", post(responses).get(odd::responses))
+            .route("/v1/responses/input_tokens", post(count_responses))
+            .route("/v1/responses/{id}", get(stored::get).delete(stored::delete))
+            .route("/v1/responses/{id}/cancel", post(stored::cancel))
+            .route("/v1/responses/{id}/input_items", get(stored::input_items))
             .route("/healthz", get(admin::health))
             .route("/readyz", get(admin::ready))
             .route("/metrics", get(admin::metrics))
@@ -260,6 +272,10 @@ async fn anthropic(State(app): State<App>, request: Request) -> Response {
 
 async fn count_anthropic(State(app): State<App>, request: Request) -> Response {
     count::answer(&app, Dialect::Anthropic, None, request).await
+}
+
+async fn count_responses(State(app): State<App>, request: Request) -> Response {
+    count::answer(&app, Dialect::Responses, None, request).await
 }
 
 async fn embeddings(State(app): State<App>, request: Request) -> Response {

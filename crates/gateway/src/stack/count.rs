@@ -84,9 +84,10 @@ impl Counting {
         request: CountRequest,
     ) -> Result<Counted, Failure> {
         let target = &next.profile.target;
-        let can_count = next.profile.dialect.is_some_and(|own| count_codec(own).is_some());
+        let asked_in = next.profile.asked_in(request.dialect());
+        let can_count = asked_in.is_some_and(|own| count_codec(own).is_some());
         if can_count && next.is_well && !self.rests(target) {
-            let same = next.profile.dialect == request.dialect();
+            let same = asked_in == request.dialect();
             match self.ask(&next, request.clone()).await {
                 Ok(Some(count)) => {
                     self.learn(target, &request.chat, count.tokens);
@@ -113,7 +114,8 @@ impl Counting {
     ) -> Result<Option<ProviderCount>, Failure> {
         request.chat.context.target = Some(next.profile.target.clone());
         // In the same dialect it is counted as it came.
-        if next.profile.dialect != request.dialect() && request.chat.adapt(&next.profile).is_err() {
+        let asked_in = next.profile.asked_in(request.dialect());
+        if asked_in != request.dialect() && request.chat.adapt(&next.profile).is_err() {
             return Ok(None);
         }
         let mut service = self.service.clone();

@@ -12,6 +12,7 @@ mod report;
 mod route;
 mod saved;
 mod status;
+mod stored;
 mod worst;
 
 use std::{
@@ -23,14 +24,17 @@ use std::{
 pub(crate) use self::count::{Counted, Counting, Lesson};
 pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
-use self::{catalog::Catalog, embed::Embeddings, identity::Identities, models::ModelLimits};
+use self::{
+    catalog::Catalog, embed::Embeddings, identity::Identities, models::ModelLimits,
+    stored::StoredClient,
+};
 pub use self::{
     report::{Line, Report},
     route::RouteStack,
     worst::{Cost, Worst},
 };
 use crate::{
-    config::{Config, ConfigError, ConfigErrors, Link, Source, credential_name},
+    config::{Config, ConfigError, ConfigErrors, Link, ProviderConfig, Source, credential_name},
     keys,
     secrets::{SHORTEST, Secrets, credential, likely_secret},
     webhook::Webhook,
@@ -59,6 +63,8 @@ struct Inner {
     /// What may be asked: each provider of the chains, with each of its keys.
     targets: Vec<Target>,
     catalog: Catalog,
+    stored: StoredClient,
+    keeper_of_responses: Option<Target>,
     /// Every model that the configuration names.
     names: BTreeSet<String>,
     /// Of every tenant and key that the configuration names.
@@ -234,6 +240,7 @@ impl Gateway {
             });
         }
         let catalog = Catalog::new(config, models(config), client.clone());
+        let stored = StoredClient::new(client.clone());
         let counting = BoxCloneSyncService::new(client.clone().counting());
         let counting = Counting::new(counting, counter.clone());
         let (embeddings, choose) = (embeddings(config, &base)?, layers::choose(config, source)?);
@@ -255,6 +262,8 @@ impl Gateway {
         Ok(Self(Arc::new(Inner {
             targets: targets(config, &routes),
             catalog,
+            stored,
+            keeper_of_responses: keeper_of_responses(config),
             names: names(config),
             accounts: accounts(config),
             aliases: config.aliases.clone(),
@@ -322,6 +331,16 @@ impl Gateway {
     /// The providers in the order they are asked, without a route.
     pub fn chain(&self) -> &[Link] {
         self.base().chain()
+    }
+
+    /// The first provider that may keep responses.
+    pub(crate) fn keeper_of_responses(&self) -> Option<Target> {
+        self.0.keeper_of_responses.clone()
+    }
+
+    /// Who asks providers for responses that they keep.
+    pub(crate) fn stored(&self) -> &StoredClient {
+        &self.0.stored
     }
 
     /// The models that can be asked for by name.
@@ -465,6 +484,18 @@ fn models(config: &Config) -> Vec<String> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect()
+}
+
+/// The first provider that may keep responses, by its first key.
+fn keeper_of_responses(config: &Config) -> Option<Target> {
+    let speaks = |provider: &&ProviderConfig| {
+        provider.dialect == steadfast::Dialect::Responses
+            || provider.also == Some(steadfast::Dialect::Responses)
+    };
+    let provider = config.providers.iter().find(speaks)?;
+    let target = Target::new(provider.name.as_str());
+    let key = provider.credentials.first();
+    Some(key.map_or(target.clone(), |key| target.with_credential(credential_name(key))))
 }
 
 /// The accounts of all tenants and keys.

@@ -29,15 +29,26 @@ use crate::wire::{FaultRender, Frame};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// An answer. Gemini names the model and the form in the path.
-    Generate { model: Option<String>, stream: Option<bool> },
+    Generate {
+        model: Option<String>,
+        stream: Option<bool>,
+    },
     /// Vectors of texts. Gemini names the model in the path, and has another one for a single text.
-    Embed { model: Option<String>, single: bool },
+    Embed {
+        model: Option<String>,
+        single: bool,
+    },
     /// A token count.
-    Count { model: Option<String> },
+    Count {
+        model: Option<String>,
+    },
     /// The list of models.
     Models,
     /// One model.
     Model(String),
+    /// A response that was kept; it is deleted by the second.
+    Kept(String),
+    Deleted(String),
     /// Whether anybody is there: asked by an agent before it has a key, and by connection checks.
     Hello,
     /// A path that this provider does not have.

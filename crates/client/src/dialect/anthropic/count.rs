@@ -8,10 +8,10 @@ use super::{Anthropic, DIALECT};
 use crate::{
     dialect::{
         Codec, Route, Wire,
-        count::{CountCodec, CountRequest},
+        count::{CountCodec, CountRequest, only, with_model},
         fault,
     },
-    json::{Object, RequestError, fields_of_body, patched, quoted, text_of},
+    json::RequestError,
 };
 
 /// What of a message request counts, and may stand in a request to count. All else is refused there.
@@ -29,27 +29,10 @@ impl CountCodec for TokenCount {
     }
 
     fn encode_request(&self, request: &CountRequest, wire: &Wire) -> Result<Bytes, Failure> {
-        let model = quoted(&request.chat.model);
-        if let Some(body) = request.body(DIALECT) {
-            let asked = request.chat.origin(DIALECT).map(|origin| &origin.read().model);
-            if asked == Some(&request.chat.model) {
-                return Ok(body.clone());
-            }
-            let old = serde_json::from_slice(body)
-                .map_err(|error| fault::malformed(DIALECT, "a request", &error))?;
-            let set: [(&'static [&'static str], _); 1] = [(&["model"], Some(model))];
-            return patched(Some(old), &set).map(Bytes::from);
+        match request.body(DIALECT) {
+            Some(body) => with_model(body, request, DIALECT),
+            None => only(&COUNTED, &Anthropic.encode_request(&request.chat, wire)?),
         }
-        let body = Anthropic.encode_request(&request.chat, wire)?;
-        let mut out = Vec::with_capacity(body.len());
-        let mut object = Object::new(&mut out);
-        for (name, raw) in fields_of_body(&body)?.iter() {
-            if COUNTED.contains(&name) {
-                object.raw(name, raw.get());
-            }
-        }
-        drop(object);
-        Ok(text_of(out).into())
     }
 
     fn path(&self, _: &str) -> String {

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashMap};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use steadfast_chat::{Citation, Delta, Deltas, Event, Frame, Opaque};
+use steadfast_chat::{Citation, Delta, Deltas, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
 use super::{DIALECT, custom, stop};
@@ -41,6 +41,7 @@ struct Response<'a> {
     model: Option<Str<'a>>,
     #[serde(borrow)]
     status: Option<Str<'a>>,
+    background: Option<bool>,
     #[serde(borrow)]
     output: Option<Vec<Raw<'a>>>,
     #[serde(borrow)]
@@ -123,8 +124,16 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     for (at, raw) in output.iter().enumerate() {
         content |= state.whole_item(at as u64, *raw, &mut deltas).map_err(malformed)?;
     }
-    if !state.stop(&response, &mut deltas) {
-        return Err(fault::unfinished(DIALECT, "status of an end"));
+    // What is made in the background is asked for later: that it has begun is the whole answer.
+    let begun = response.status.as_ref().map(|status| &*status.0);
+    let begun = begun.filter(|status| matches!(*status, "queued" | "in_progress"));
+    match begun.filter(|_| response.background == Some(true)) {
+        Some(word) => {
+            content = true;
+            deltas.push(Delta::Stop(Stop::new(StopReason::Other, word)));
+        }
+        None if state.stop(&response, &mut deltas) => {}
+        None => return Err(fault::unfinished(DIALECT, "status of an end")),
     }
     fault::utf8(DIALECT, WHAT, &text, body)?;
     deltas.push(Delta::End);

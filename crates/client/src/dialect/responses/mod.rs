@@ -2,6 +2,7 @@
 
 mod answer_decode;
 mod answer_encode;
+mod count;
 mod custom;
 mod error;
 mod items;
@@ -19,6 +20,7 @@ use steadfast_core::{Dialect, Failure};
 use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply, Route, Wire};
 use crate::json::RequestError;
 
+pub(super) use self::count::TokenCount;
 pub use self::stored::{StoredResponse, with_items};
 pub(super) use self::{custom::names as custom_names, request_encode::shared};
 

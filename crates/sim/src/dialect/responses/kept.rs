@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::read::kind;
-use crate::dialect::items;
+use crate::dialect::{Refusal, items};
 
 /// How many responses are kept.
 const KEPT: usize = 4_096;
@@ -69,6 +69,20 @@ impl Kept {
         body
     }
 
+    /// The response `id`, or what the vendor says that it is not there.
+    pub(crate) fn get(&self, id: &str) -> Result<Value, Refusal> {
+        let kept = self.0.lock();
+        kept.responses.get(id).map(|stored| stored.response.clone()).ok_or_else(|| missing(id))
+    }
+
+    /// Forgets the response `id`; what is answered.
+    pub(crate) fn delete(&self, id: &str) -> Result<Value, Refusal> {
+        match self.0.lock().responses.remove(id) {
+            Some(_) => Ok(json!({"id": id, "object": "response", "deleted": true})),
+            None => Err(missing(id)),
+        }
+    }
+
     /// Keeps the response in the last `frame` of a stream, which answers the expanded `body`.
     pub(crate) fn keep_end(&self, body: &Value, frame: &[u8]) {
         let text = String::from_utf8_lossy(frame);
@@ -95,4 +109,8 @@ impl Kept {
             }
         }
     }
+}
+
+fn missing(id: &str) -> Refusal {
+    Refusal::new(404, "invalid_request_error", format!("Response with id '{id}' not found."))
 }

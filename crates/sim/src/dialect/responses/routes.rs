@@ -10,6 +10,10 @@ pub(crate) fn route(method: &Method, path: &str) -> Route {
         (&Method::POST, "/v1/responses") => Route::Generate { model: None, stream: None },
         (&Method::POST, "/v1/responses/input_tokens") => Route::Count { model: None },
         (&Method::POST, "/v1/chat/completions") => Route::Unknown,
-        _ => openai::routes::route(method, path),
+        _ => match (method, path.strip_prefix("/v1/responses/")) {
+            (&Method::GET, Some(id)) => Route::Kept(id.to_owned()),
+            (&Method::DELETE, Some(id)) => Route::Deleted(id.to_owned()),
+            _ => openai::routes::route(method, path),
+        },
     }
 }
