@@ -1,5 +1,5 @@
 //! Responses that a request goes on from by their ids: at their provider as long as it answers, and elsewhere with
-//! all that was said.
+//! all of the conversation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -64,7 +64,7 @@ fn response(reply: &Reply, stream: bool) -> Value {
     serde_json::from_str::<Value>(data.trim_end()).unwrap()["response"].take()
 }
 
-fn said(response: &Value) -> &str {
+fn text(response: &Value) -> &str {
     response["output"][0]["content"][0]["text"].as_str().unwrap()
 }
 
@@ -85,7 +85,7 @@ async fn a_conversation_goes_on_elsewhere_with_all_it_knew_when_its_provider_die
         for n in 2..=5 {
             let body = question(n, Some(id(&last)), stream);
             last = response(&send(&rig, &body).await, stream);
-            assert_eq!(said(&last), format!("answer {n}"), "its provider keeps it");
+            assert_eq!(text(&last), format!("answer {n}"), "its provider keeps it");
             let sent = rig.sims[0].provider().journal().last().unwrap();
             assert_eq!(sent.body, body.to_string(), "as it was sent");
         }
@@ -94,7 +94,7 @@ async fn a_conversation_goes_on_elsewhere_with_all_it_knew_when_its_provider_die
         for n in 6..=8 {
             let before = last;
             last = ask(&rig, n, Some(id(&before)), stream).await;
-            assert_eq!(said(&last), format!("answer {n}"), "{dialect} {stream}: all it knew");
+            assert_eq!(text(&last), format!("answer {n}"), "{dialect} {stream}: all it knew");
             let sent = rig.sims[1].provider().journal().last().unwrap();
             let sent = String::from_utf8(sent.body.to_vec()).unwrap();
             if n > 6 && dialect == Dialect::Responses {
@@ -103,20 +103,20 @@ async fn a_conversation_goes_on_elsewhere_with_all_it_knew_when_its_provider_die
             }
             let at = |text: &str| sent.find(text).unwrap_or_else(|| panic!("no {text} in {sent}"));
             let turns = (1..n).flat_map(|n| [format!("question {n}"), format!("answer {n}")]);
-            let places: Vec<_> = turns.map(|text| at(&text)).collect();
-            assert!(places.is_sorted(), "{sent}");
+            let positions: Vec<_> = turns.map(|text| at(&text)).collect();
+            assert!(positions.is_sorted(), "{sent}");
             assert!(!sent.contains("previous_response_id") && !sent.contains("msg_"), "{sent}");
         }
         // What was answered elsewhere is not at home, so that it is sent whole there, too.
         rig.sims[0].provider().set_faults(FaultPlan::none());
         rig.sims[1].provider().set_faults(down());
         last = ask(&rig, 9, Some(id(&last)), stream).await;
-        assert_eq!(said(&last), "answer 9", "{dialect} {stream}");
+        assert_eq!(text(&last), "answer 9", "{dialect} {stream}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_that_keeps_nothing_is_asked_with_all_that_was_said() {
+async fn a_provider_that_keeps_nothing_is_asked_with_the_whole_conversation() {
     for dialect in DIALECTS.into_iter().filter(|dialect| *dialect != Dialect::Responses) {
         let rig = Rig::builder()
             .provider_with(counting(dialect, "only").build(), &any(dialect))
@@ -124,10 +124,10 @@ async fn a_provider_that_keeps_nothing_is_asked_with_all_that_was_said() {
             .await;
         let first = ask(&rig, 1, None, false).await;
         let second = ask(&rig, 2, Some(id(&first)), true).await;
-        assert_eq!(said(&second), "answer 2", "{dialect}");
+        assert_eq!(text(&second), "answer 2", "{dialect}");
         let again = ask(&rig, 2, Some(id(&first)), false).await;
-        assert_eq!(said(&again), "answer 2", "{dialect}: the first one once more");
-        assert_eq!(said(&ask(&rig, 3, Some(id(&second)), false).await), "answer 3");
+        assert_eq!(text(&again), "answer 2", "{dialect}: the first one once more");
+        assert_eq!(text(&ask(&rig, 3, Some(id(&second)), false).await), "answer 3");
 
         let mut unstored = question(1, None, false);
         unstored["store"] = json!(false);
@@ -153,7 +153,7 @@ async fn items_that_are_named_by_their_ids_are_what_they_stand_for() {
         ]);
         let reply = send(&rig, &body).await;
         assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
-        assert_eq!(said(&reply.json()), "answer 2");
+        assert_eq!(text(&reply.json()), "answer 2");
         let sent = rig.last();
         if dialect == Dialect::Responses {
             assert_eq!(sent.body, body.to_string());
@@ -219,7 +219,7 @@ async fn what_is_not_remembered_stays_with_its_provider_and_a_failure_says_so() 
         .await;
     let first = ask(&rig, 1, None, false).await;
     let second = ask(&rig, 2, Some(id(&first)), false).await;
-    assert_eq!(said(&second), "answer 2");
+    assert_eq!(text(&second), "answer 2");
     rig.sims[0].provider().set_faults(down());
     let body = question(3, Some(id(&second)), false).to_string();
     let once = HttpRequest::post("/v1/responses", body).header("x-steadfast-max-attempts", "1");
@@ -228,7 +228,7 @@ async fn what_is_not_remembered_stays_with_its_provider_and_a_failure_says_so() 
     assert!(message.contains("kept by home alone"), "{message}");
     assert_eq!(rig.sims[1].provider().journal().len(), 0);
     // Whoever says it all is answered.
-    assert_eq!(said(&ask(&rig, 1, None, false).await), "answer 1");
+    assert_eq!(text(&ask(&rig, 1, None, false).await), "answer 1");
     assert_eq!(rig.sims[1].provider().journal().len(), 1);
 }
 

@@ -171,7 +171,7 @@ impl ChatRequest {
     }
 
     /// Leaves out again what `target` keeps, if nobody has changed the conversation since it was
-    /// [said again](Self::replay): for the client, directly before the request is written.
+    /// [replayed](Self::replay): for the client, directly before the request is written.
     pub fn leave_kept(&mut self, target: &Target) {
         let Some(state) = &self.state else { return };
         if !(state.is_kept_at(target) && state.is_unchanged(&self.messages)) {

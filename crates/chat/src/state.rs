@@ -25,7 +25,7 @@ pub struct ProviderState {
     whole: Option<Replay>,
 }
 
-/// A conversation that was said again.
+/// A conversation that is replayed.
 #[derive(Clone, Debug)]
 struct Replay {
     /// Who keeps what was left out, if anybody does.
@@ -34,7 +34,7 @@ struct Replay {
 }
 
 impl ProviderState {
-    /// Whether what it leaves to its provider has been said again.
+    /// Whether what it leaves to its provider is in its messages, too.
     pub fn is_replayed(&self) -> bool {
         self.whole.is_some()
     }
@@ -45,14 +45,14 @@ impl ProviderState {
         self
     }
 
-    /// Whether `target` keeps what was said again: under the same credential, as others may not ask for it.
+    /// Whether `target` keeps what is replayed: under the same credential, as others may not ask for it.
     pub(crate) fn is_kept_at(&self, target: &Target) -> bool {
         self.whole.as_ref().and_then(|whole| whole.at.as_ref()).is_some_and(|at| {
             at.provider() == target.provider() && at.credential() == target.credential()
         })
     }
 
-    /// Whether `messages` are what was said again, and nobody has changed them since.
+    /// Whether `messages` are those that were replayed, and nobody has changed them since.
     pub(crate) fn is_unchanged(&self, messages: &SharedVec<Message>) -> bool {
         self.whole.as_ref().is_some_and(|whole| whole.messages.same(messages))
     }

@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
         _ => usize::MAX,
     };
     let text = input.rest();
-    let whole = read(&[text.clone()], limit);
+    let whole = read(std::slice::from_ref(&text), limit);
     let pieces = read(&cut(&text, plan), limit);
     assert_eq!(whole, pieces, "a split made a difference");
 
@@ -72,7 +72,7 @@ pub fn run(data: &[u8]) {
         if at > 0 && frame.raw.starts_with(b"\xef\xbb\xbf") {
             continue;
         }
-        let again = read(&[frame.raw.clone()], usize::MAX);
+        let again = read(std::slice::from_ref(&frame.raw), usize::MAX);
         let same = match (&again.frames[..], again.end) {
             ([one], Ok(Rest::Nothing)) => one == frame,
             // It ended with a carriage return.

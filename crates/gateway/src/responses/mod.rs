@@ -2,7 +2,7 @@
 //!
 //! In OpenAI's Responses API a request may name the response that it goes on from, which its provider keeps. So such
 //! a request goes to that provider first, as it was sent; where that can not answer, what has passed through here is
-//! said again, and any provider can. A response of a provider that keeps nothing is kept here alone.
+//! replayed, and any provider can. A response of a provider that keeps nothing is kept here alone.
 
 mod contents;
 mod keeper;
@@ -41,7 +41,7 @@ pub(crate) struct ResponseMemory {
 pub(crate) struct ResponsesSnapshot {
     /// Ids of responses, items and conversations.
     pub(crate) ids: usize,
-    /// Responses that can be said again.
+    /// Responses that can be replayed.
     pub(crate) responses: usize,
     /// What they hold, in bytes.
     pub(crate) bytes: usize,
@@ -63,7 +63,7 @@ struct Entry {
     made: Instant,
 }
 
-/// What can be said again.
+/// What can be replayed.
 #[derive(Debug)]
 struct Content {
     /// The conversation before the response.
@@ -173,7 +173,7 @@ impl ResponseMemory {
             self.pin_conversation(request, id, isolated)?;
             before.is_known = false;
         }
-        self.say_again(request, &state, isolated, &mut before)?;
+        self.replay(request, &state, isolated, &mut before)?;
         if state.unstored {
             return Ok(None);
         }
@@ -195,7 +195,7 @@ impl ResponseMemory {
         Ok(())
     }
 
-    fn say_again(
+    fn replay(
         &self,
         request: &mut ChatRequest,
         state: &ProviderState,
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_response_is_said_again_and_its_provider_asked_first() {
+    fn a_known_response_is_replayed_and_its_provider_asked_first() {
         let memory = memory(64);
         answered(&memory, "acme", "resp_1", 10);
         let request = next(&memory, "acme", "resp_1").unwrap();

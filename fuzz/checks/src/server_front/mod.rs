@@ -8,7 +8,7 @@ mod http2;
 use std::{
     io,
     net::{Ipv4Addr, TcpListener},
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use axum::{Router, body::Body, extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use steadfast_gateway::server::{ConnectionLimits, serve};
 use tokio::{
     io::AsyncWriteExt,
@@ -223,8 +224,7 @@ fn connection(mode: Mode, pieces: Vec<Bytes>) -> Seen {
             () = client => unreachable!("it goes on without end"),
         };
         let closed_after = is_closed.await.expect("the client has gone");
-        let requests =
-            std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
+        let requests = std::mem::take(&mut *received.lock());
         Seen { requests, closed_after, left }
     })
 }
@@ -292,13 +292,13 @@ async fn receive(mode: Mode, received: Arc<Mutex<Vec<Received>>>, request: Reque
         StatusCode::OK
     };
     let at = {
-        let mut all = received.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = received.lock();
         let (method, uri) = (parts.method, parts.uri);
         all.push(Received { method, uri, body: Vec::new(), whole: false });
         all.len() - 1
     };
     let with = |change: &dyn Fn(&mut Received)| {
-        let mut all = received.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = received.lock();
         all.get_mut(at).map(change);
     };
     let mut is_read = !mode.leaves_bodies;

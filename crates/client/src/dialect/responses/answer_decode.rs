@@ -124,10 +124,10 @@ pub(super) fn whole(body: &Bytes) -> Result<Event, Failure> {
     for (at, raw) in output.iter().enumerate() {
         content |= state.whole_item(at as u64, *raw, &mut deltas).map_err(malformed)?;
     }
-    // What is made in the background is asked for later: that it has begun is the whole answer.
-    let begun = response.status.as_ref().map(|status| &*status.0);
-    let begun = begun.filter(|status| matches!(*status, "queued" | "in_progress"));
-    match begun.filter(|_| response.background == Some(true)) {
+    // What is made in the background is asked for later: that it was accepted is the whole answer.
+    let accepted = response.status.as_ref().map(|status| &*status.0);
+    let accepted = accepted.filter(|status| matches!(*status, "queued" | "in_progress"));
+    match accepted.filter(|_| response.background == Some(true)) {
         Some(word) => {
             content = true;
             deltas.push(Delta::Stop(Stop::new(StopReason::Other, word)));

@@ -289,11 +289,11 @@ mod tests {
         let request = request(&body);
         assert!(request.state.as_ref().unwrap().has_references);
         let messages = with_items(&request, |_| Some(stored())).unwrap();
-        let said: Vec<_> = messages
+        let turns: Vec<_> = messages
             .iter()
             .map(|message| (message.role().as_str(), message.parts().len()))
             .collect();
-        assert_eq!(said, [("system", 1), ("user", 1), ("assistant", 2), ("tool", 1)]);
+        assert_eq!(turns, [("system", 1), ("user", 1), ("assistant", 2), ("tool", 1)]);
         assert_eq!(with_items(&request, |_| None), Err(Some("rs_1".to_owned())));
     }
 }
