@@ -327,3 +327,23 @@ async fn what_is_made_in_the_background_is_asked_of_who_makes_it() {
     let message = refusal(Dialect::Responses, 400, &send(&rig, &body).await);
     assert!(message.contains("background"), "{message}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_custom_tool_is_called_with_its_text_whatever_the_provider_is() {
+    for (dialect, stream) in DIALECTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let sim = provider(dialect)
+            .with_name("only")
+            .respond(|_| Some(Answer::tool_call("run", r#"{"input":"ls -l | wc"}"#)));
+        let rig = Rig::builder().provider_with(sim.build(), &any(dialect)).start().await;
+        let mut body = question(1, None, stream);
+        body["tools"] =
+            json!([{"type": "custom", "name": "run", "description": "Runs a command."}]);
+        let reply = send(&rig, &body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let call = response(&reply, stream)["output"][0].take();
+        assert_eq!(call["type"], "custom_tool_call", "{dialect} {stream}: {call}");
+        assert_eq!((&call["name"], &call["input"]), (&json!("run"), &json!("ls -l | wc")));
+        let deltas = reply.text().matches("event: response.custom_tool_call_input.delta").count();
+        assert_eq!(deltas > 0, stream, "{dialect} {stream}");
+    }
+}

@@ -1,6 +1,6 @@
 //! `cargo xtask sdk`: the vendors' own SDKs, unmodified, against the gateway.
 //!
-//! Five SDKs, each in front of a provider of each dialect: fifteen runs of the scripts in
+//! Five SDKs, OpenAI's by both of its APIs, each in front of a provider of each dialect: 28 runs of the scripts in
 //! `tests/sdk`, each with a gateway and simulated providers of its own.
 
 mod report;
@@ -34,11 +34,13 @@ struct Sdk {
     script: &'static str,
 }
 
-const SDKS: [Sdk; 5] = [
+const SDKS: [Sdk; 7] = [
     Sdk { name: "openai", from: "PyPI", script: "python/openai_sdk.py" },
     Sdk { name: "anthropic", from: "PyPI", script: "python/anthropic_sdk.py" },
     Sdk { name: "google-genai", from: "PyPI", script: "python/genai_sdk.py" },
     Sdk { name: "openai", from: "npm", script: "node/openai_sdk.mjs" },
+    Sdk { name: "openai responses", from: "PyPI", script: "python/responses_sdk.py" },
+    Sdk { name: "openai responses", from: "npm", script: "node/responses_sdk.mjs" },
     Sdk { name: "@anthropic-ai/sdk", from: "npm", script: "node/anthropic_sdk.mjs" },
 ];
 
@@ -50,9 +52,13 @@ struct Upstream {
     models: &'static str,
 }
 
-const UPSTREAMS: [Upstream; 3] = [
+const UPSTREAMS: [Upstream; 4] = [
     Upstream {
         dialect: "openai",
+        models: r#"{ fast = "gpt-4o", smart = "gpt-5", limited = "gpt-4o-mini", brief = "gpt-4.1-mini", missing = "no-such-model" }"#,
+    },
+    Upstream {
+        dialect: "responses",
         models: r#"{ fast = "gpt-4o", smart = "gpt-5", limited = "gpt-4o-mini", brief = "gpt-4.1-mini", missing = "no-such-model" }"#,
     },
     Upstream {

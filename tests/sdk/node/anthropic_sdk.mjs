@@ -451,4 +451,7 @@ check('token counting', 'of the provider where it counts, else of the gateway', 
 
 none('embeddings', 'its vendor has none');
 
+none('conversations', 'its API keeps none');
+none('background', 'its API keeps none');
+
 await run(await installed('@anthropic-ai/sdk'));

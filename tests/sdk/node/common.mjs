@@ -93,7 +93,9 @@ export async function gone() {
 // The requests of the provider, in any dialect.
 
 function partsAsked(entry) {
-  return (entry.body.contents ?? entry.body.messages).flatMap((message) => {
+  const { contents, messages, input } = entry.body;
+  const all = contents ?? messages ?? input;
+  return (typeof all === 'string' ? [{ role: 'user', content: all }] : all).flatMap((message) => {
     const content = message.parts ?? message.content;
     const parts = Array.isArray(content) ? content : [{ type: 'text', text: content ?? '' }];
     return parts.map((part) => [message, part]);
@@ -104,6 +106,9 @@ function partsAsked(entry) {
 export const resultsAsked = (entry) =>
   partsAsked(entry).flatMap(([message, part]) => {
     if (message.role === 'tool') return [part.text];
+    if (message.type?.endsWith('_output')) {
+      return [typeof message.output === 'string' ? message.output : message.output[0].text];
+    }
     if (part.type === 'tool_result') {
       return [typeof part.content === 'string' ? part.content : part.content[0].text];
     }
@@ -113,7 +118,7 @@ export const resultsAsked = (entry) =>
 /** The images that reached the provider, in base64. */
 export const imagesAsked = (entry) =>
   partsAsked(entry).flatMap(([, part]) => {
-    if (part.image_url) return [part.image_url.url.split('base64,')[1]];
+    if (part.image_url) return [(part.image_url.url ?? part.image_url).split('base64,')[1]];
     if (part.type === 'image') return [part.source.data];
     return part.inlineData ? [part.inlineData.data] : [];
   });
@@ -124,7 +129,7 @@ export const signaturesAsked = (entry) =>
 
 /** Whether the provider was asked to think. */
 export const thinksAsked = ({ body }) =>
-  Boolean(body.reasoning_effort || body.thinking || body.generationConfig?.thinkingConfig);
+  Boolean(body.reasoning_effort || body.reasoning || body.thinking || body.generationConfig?.thinkingConfig);
 
 // Checks.
 

@@ -468,4 +468,7 @@ if (UPSTREAM === 'openai') {
   none('embeddings', ONE_DIALECT);
 }
 
+none('conversations', 'those are of the Responses API');
+none('background', 'those are of the Responses API');
+
 await run(await installed('openai'));

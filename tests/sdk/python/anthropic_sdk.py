@@ -544,4 +544,8 @@ def _():
 none("embeddings", "its vendor has none")
 
 
+none("conversations", "its API keeps none")
+none("background", "its API keeps none")
+
+
 run(anthropic.__version__)

@@ -137,7 +137,10 @@ def gone():
 def parts_asked(entry):
     """The content parts of all messages: (role, part)."""
     body = entry["body"]
-    for message in body.get("contents") or body.get("messages"):
+    messages = body.get("contents") or body.get("messages") or body.get("input")
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    for message in messages:
         content = message.get("parts", message.get("content"))
         if isinstance(content, str) or content is None:
             content = [{"type": "text", "text": content or ""}]
@@ -151,6 +154,9 @@ def results_asked(entry):
     for message, part in parts_asked(entry):
         if message.get("role") == "tool":
             found.append(part["text"])
+        elif message.get("type", "").endswith("_output"):
+            output = message["output"]
+            found.append(output if isinstance(output, str) else output[0]["text"])
         elif part.get("type") == "tool_result":
             content = part["content"]
             found.append(content if isinstance(content, str) else content[0]["text"])
@@ -164,7 +170,9 @@ def images_asked(entry):
     found = []
     for _, part in parts_asked(entry):
         if "image_url" in part:
-            found.append(part["image_url"]["url"].partition("base64,")[2])
+            url = part["image_url"]
+            url = url if isinstance(url, str) else url["url"]
+            found.append(url.partition("base64,")[2])
         elif part.get("type") == "image":
             found.append(part["source"]["data"])
         elif "inlineData" in part:
@@ -180,7 +188,7 @@ def texts_asked(entry):
             turns[-1][1] += part.get("text", "")
         else:
             turns.append([message, part.get("text", "")])
-    return [(message["role"], text) for message, text in turns]
+    return [(message.get("role"), text) for message, text in turns]
 
 
 def signatures_asked(entry):
@@ -196,7 +204,9 @@ def thinks_asked(entry):
     """Whether the request asked for thinking."""
     body = entry["body"]
     config = body.get("generationConfig", {}).get("thinkingConfig")
-    return bool(body.get("reasoning_effort") or body.get("thinking") or config)
+    return bool(
+        body.get("reasoning_effort") or body.get("reasoning") or body.get("thinking") or config
+    )
 
 
 # Embeddings and token counts.

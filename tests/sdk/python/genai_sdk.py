@@ -574,4 +574,8 @@ else:
     none("embeddings", ONE_DIALECT)
 
 
+none("conversations", "its API for them is another one")
+none("background", "its API for them is another one")
+
+
 run(genai.__version__)

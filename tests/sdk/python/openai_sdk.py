@@ -541,4 +541,8 @@ else:
     none("embeddings", ONE_DIALECT)
 
 
+none("conversations", "those are of the Responses API")
+none("background", "those are of the Responses API")
+
+
 run(openai.__version__)

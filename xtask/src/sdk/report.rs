@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The rows of the table. Every script says something of each.
-const FEATURES: [&str; 22] = [
+const FEATURES: [&str; 24] = [
     "chat",
     "stream",
     "tools",
@@ -18,6 +18,8 @@ const FEATURES: [&str; 22] = [
     "thinking",
     "structured output",
     "streaming helpers",
+    "conversations",
+    "background",
     "async",
     "models",
     "token counting",

@@ -246,7 +246,11 @@ impl Caller {
         Self {
             functions: request.params.functions,
             custom: responses::custom_names(&request.tools),
-            input_tokens: request.needs().input_tokens,
+            input_tokens: match request.dialect() {
+                None | Some(Dialect::Anthropic) => request.needs().input_tokens,
+                // Only Anthropic's dialect says it before the provider does.
+                Some(_) => 0,
+            },
             ..Self::new(request.model.clone(), request.params.stream_usage == Some(true))
         }
     }

@@ -73,21 +73,20 @@ pub(super) async fn answer(
         let called = pin!(ask(app, &setup, dialect, route.as_ref(), &parts, received, &mut record));
         if is_large { app.heavy().run(called).await } else { called.await }
     };
-    let (mut call, form, streamed) = match called {
+    let (mut call, addressee, streamed) = match called {
         Ok(called) => called,
         Err(failure) => return refused(dialect, &failure, record, &outgoing),
     };
     let Some(streamed) = streamed else {
         let answered = wait(app, is_large, &mut call).await;
         let answered = match answered {
-            Ok(response) => whole(dialect, response, form, &mut record, &outgoing).await,
+            Ok(response) => whole(dialect, response, addressee, &mut record, &outgoing).await,
             Err(failure) => Err(failure),
         };
         return answered.unwrap_or_else(|failure| refused(dialect, &failure, record, &outgoing));
     };
 
     let sse = dialect != Dialect::Gemini || wants_sse(&parts);
-    let addressee = form.caller(&record);
     record.streams(streamed.deadline, streamed.pipeline);
     // What is no stream of events has no sign of life.
     let early = setup.early_keepalive.filter(|_| sse);
@@ -165,34 +164,6 @@ pub(super) async fn receive(
     Ok(Received { caller, body: body::let_go(body), admitted })
 }
 
-/// How an answer is to be written.
-#[derive(Clone, Copy)]
-struct Form {
-    usage: bool,
-    functions: bool,
-    input_tokens: u64,
-}
-
-impl Form {
-    fn of(request: &ChatRequest, dialect: Dialect) -> Self {
-        Self {
-            usage: request.params.stream_usage == Some(true),
-            functions: request.params.functions,
-            // Only Anthropic's dialect says it before the provider does.
-            input_tokens: match dialect {
-                Dialect::Anthropic if request.stream => request.needs().input_tokens,
-                _ => 0,
-            },
-        }
-    }
-
-    fn caller(self, record: &Record) -> Caller {
-        let mut caller = Caller::new(record.model(), self.usage);
-        (caller.functions, caller.input_tokens) = (self.functions, self.input_tokens);
-        caller
-    }
-}
-
 /// How an answer in pieces was asked for.
 struct Streamed {
     deadline: Option<Deadline>,
@@ -208,7 +179,7 @@ async fn ask(
     parts: &Parts,
     mut received: Received,
     record: &mut Record,
-) -> Result<(AnswerFuture, Form, Option<Streamed>), Failure> {
+) -> Result<(AnswerFuture, Caller, Option<Streamed>), Failure> {
     if received.body.len() > body::COPIED {
         received.admitted.weigh(values(&received.body)).await?;
     }
@@ -219,7 +190,7 @@ async fn ask(
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, request.stream, route.name());
     record.teaches(setup.gateway.counting().lesson(&request));
-    let form = Form::of(&request, dialect);
+    let addressee = Caller::of(&request);
     let streamed = request
         .stream
         .then(|| Streamed { deadline: request.context.deadline, pipeline: route.pipeline() });
@@ -232,7 +203,7 @@ async fn ask(
             Box::pin(async move { call.await.map_err(|failure| responses::stuck(failure, &at)) })
         }
     };
-    Ok((call, form, streamed))
+    Ok((call, addressee, streamed))
 }
 
 /// Reads what is asked.
@@ -316,7 +287,7 @@ async fn next(events: &mut EventStream) -> Option<Result<Event, Failure>> {
 async fn whole(
     dialect: Dialect,
     response: ChatResponse,
-    form: Form,
+    mut addressee: Caller,
     record: &mut Record,
     outgoing: &Outgoing,
 ) -> Result<Response, Failure> {
@@ -341,7 +312,7 @@ async fn whole(
                 more = next(&mut events).await.transpose()?;
             }
             record.used(&completion.usage);
-            let addressee = Form { usage: false, ..form }.caller(record);
+            addressee.stream_usage = false;
             codec(dialect).encode_answer(&completion, &addressee)?
         }
     };
