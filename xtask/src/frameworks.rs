@@ -52,7 +52,7 @@ const PYDANTIC_AI: Row =
 const OPENAI_AGENTS: Row =
     Row { title: "OpenAI Agents", script: "python/openai_agents_checks.py", ..AI_SDK };
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     Row { dialect: "openai", other: "gemini", ..AI_SDK },
     Row { quick: true, ..AI_SDK },
     Row { dialect: "gemini", other: "anthropic", ..AI_SDK },
@@ -62,12 +62,14 @@ const ROWS: [Row; 10] = [
     Row { dialect: "openai", other: "gemini", ..PYDANTIC_AI },
     Row { quick: true, ..PYDANTIC_AI },
     Row { dialect: "gemini", other: "anthropic", ..PYDANTIC_AI },
-    Row { dialect: "openai", other: "anthropic", quick: true, ..OPENAI_AGENTS },
+    Row { dialect: "openai", other: "anthropic", ..OPENAI_AGENTS },
+    Row { dialect: "responses", other: "anthropic", quick: true, ..OPENAI_AGENTS },
 ];
 
 /// What a dialect's vendor has: a model that answers, one that thinks, and one for a limit that lasts.
-const MODELS: [(&str, [&str; 3]); 3] = [
+const MODELS: [(&str, [&str; 3]); 4] = [
     ("openai", ["gpt-4o", "gpt-5", "gpt-4o-mini"]),
+    ("responses", ["gpt-4o", "gpt-5", "gpt-4o-mini"]),
     ("anthropic", ["claude-sonnet-4-5", "claude-opus-4-5", "claude-haiku-4-5"]),
     ("gemini", ["gemini-2.5-flash", "gemini-2.5-pro", "gemini-2.0-flash"]),
 ];

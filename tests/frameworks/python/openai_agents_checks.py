@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK, with its model of chat completions."""
+"""OpenAI's Agents SDK, with its models of chat completions and of responses."""
 
 import asyncio
 from importlib.metadata import version
@@ -8,14 +8,15 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     function_tool,
     set_tracing_disabled,
 )
-from common import GATEWAY, KEY
+from common import GATEWAY, KEY, call, same, says, text
 from openai.types.shared import Reasoning
 from pydantic import BaseModel
-from suite import Adapter, suite
+from suite import DIALECT, FAST, Adapter, check, suite
 
 # Traces go to the vendor otherwise.
 set_tracing_disabled(True)
@@ -31,6 +32,18 @@ def model(name, key=KEY):
 
 
 # end
+# paste: responses
+from openai import AsyncOpenAI
+
+
+def responses_model(name, key=KEY):
+    client = AsyncOpenAI(base_url=f"{GATEWAY}/v1", api_key=key)
+    return OpenAIResponsesModel(name, openai_client=client)
+
+
+# end
+if DIALECT == "responses":
+    model = responses_model
 
 
 class Person(BaseModel):
@@ -107,4 +120,16 @@ class OpenAiAgents(Adapter):
         return error.status_code if isinstance(error, openai.APIStatusError) else None
 
 
-suite(OpenAiAgents())
+keeper = OpenAiAgents()
+
+
+@check("tools", "a handoff to another agent, which answers")
+def _():
+    says([call("transfer_to_expert", {}, "call_1")], [text("I am the expert.")])
+    expert = Agent(name="expert", model=model(FAST), handoff_description="Knows it.")
+    got = keeper.run(keeper.agent(FAST, handoffs=[expert]), "Who knows it?")
+    same("text", got.final_output, "I am the expert.")
+    same("agent", got.last_agent.name, "expert")
+
+
+suite(keeper)

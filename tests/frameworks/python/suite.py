@@ -52,7 +52,8 @@ OVERFLOW = {
     "anthropic": "prompt is too long",
     "gemini": "exceeds the maximum number of tokens",
 }
-RATE_LIMIT = {"openai": "ate limit", "anthropic": "rate_limit_error", "gemini": "RESOURCE_EXHAUSTED"}
+OVERFLOW["responses"] = OVERFLOW["openai"]
+RATE_LIMIT = {"openai": "ate limit", "responses": "ate limit", "anthropic": "rate_limit_error", "gemini": "RESOURCE_EXHAUSTED"}
 
 
 def asked():

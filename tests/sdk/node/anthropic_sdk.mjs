@@ -50,10 +50,10 @@ check('chat', 'text, usage, stop reason and the target that answered', async () 
 });
 
 check('chat', 'system prompt, several turns, limits; a cut answer says so', async () => {
-  await says([text('one two three four five six')]);
+  await says([text(TALE)]);
   const message = await messages.create({
     model: 'fast',
-    max_tokens: 3,
+    max_tokens: 16,
     system: [{ type: 'text', text: 'Be brief.', cache_control: { type: 'ephemeral' } }],
     messages: [
       { role: 'user', content: 'Hi.' },

@@ -64,10 +64,10 @@ check('chat', 'text, usage, stop reason and the target that answered', async () 
 });
 
 check('chat', 'system prompt, several turns, limits; a cut answer says so', async () => {
-  await says([text('one two three four five six')]);
+  await says([text(TALE)]);
   const completion = await chats.create({
     model: 'fast',
-    max_tokens: 3,
+    max_tokens: 16,
     temperature: 0.5,
     messages: [
       { role: 'system', content: 'Be brief.' },

@@ -53,10 +53,10 @@ def _():
 
 @check("chat", "system prompt, several turns, limits; a cut answer says so")
 def _():
-    says(answer(text("one two three four five six")))
+    says(answer(text(TALE)))
     message = messages.create(
         model="fast",
-        max_tokens=3,
+        max_tokens=16,
         system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         messages=[
             {"role": "user", "content": "Hi."},

@@ -85,7 +85,7 @@ def _():
 
 @check("chat", "system prompt, several turns, limits; a cut answer says so")
 def _():
-    says(answer(text("one two three four five six")))
+    says(answer(text(TALE)))
     response = ask(
         contents=[
             user(types.Part(text="Hi.")),
@@ -93,7 +93,7 @@ def _():
             user(types.Part(text="Count.")),
         ],
         system_instruction="Be brief.",
-        max_output_tokens=3,
+        max_output_tokens=16,
         temperature=0.5,
     )
     same("finish_reason", response.candidates[0].finish_reason, types.FinishReason.MAX_TOKENS)

@@ -57,10 +57,10 @@ def _():
 
 @check("chat", "system prompt, several turns, limits; a cut answer says so")
 def _():
-    says(answer(text("one two three four five six")))
+    says(answer(text(TALE)))
     completion = chats.create(
         model="fast",
-        max_tokens=3,
+        max_tokens=16,
         temperature=0.5,
         messages=[
             {"role": "system", "content": "Be brief."},

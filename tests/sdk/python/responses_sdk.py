@@ -71,7 +71,7 @@ def _():
 
 @check("chat", "instructions, several turns, limits; a cut answer says so")
 def _():
-    says(answer(text(" ".join(f"word{n}" for n in range(40)))))
+    says(answer(text(TALE)))
     response = responses.create(
         model="fast",
         max_output_tokens=16,

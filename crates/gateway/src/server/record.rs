@@ -115,11 +115,6 @@ impl Record {
         }
     }
 
-    /// The model that was asked for.
-    pub(super) fn model(&self) -> &str {
-        self.0.as_ref().map_or("", |entry| &entry.model)
-    }
-
     /// What the layers did so far.
     pub(super) fn log(&self) -> RecoveryLog {
         self.0.as_ref().map_or_else(RecoveryLog::disabled, |entry| entry.log.clone())
