@@ -347,3 +347,98 @@ async fn a_custom_tool_is_called_with_its_text_whatever_the_provider_is() {
         assert_eq!(deltas > 0, stream, "{dialect} {stream}");
     }
 }
+
+/// A provider that writes a record of a conversation, and otherwise repeats what it was sent.
+fn recording(dialect: Dialect) -> SimProviderBuilder {
+    provider(dialect).with_name("only").respond(|request| {
+        let sent = request.body.to_string();
+        let is_record = sent.contains("New messages:");
+        let knows = ["question 1", "answer 1", "the record of all"].map(|text| sent.contains(text));
+        Some(Answer::text(if is_record {
+            "This is the record of all.".into()
+        } else {
+            format!("{knows:?}")
+        }))
+    })
+}
+
+fn turns() -> Value {
+    json!([
+        {"role": "user", "content": "question 1"},
+        {"role": "assistant", "content": "answer 1"},
+        {"role": "user", "content": [{"type": "input_text", "text": "question 2"}]},
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_is_compacted_into_an_item_that_every_provider_can_read() {
+    for dialect in DIALECTS {
+        let rig =
+            Rig::builder().provider_with(recording(dialect).build(), &any(dialect)).start().await;
+        let body = json!({"model": MODEL, "input": turns(), "instructions": "Be brief."});
+        let reply =
+            HttpRequest::post("/v1/responses/compact", body.to_string()).send(rig.addr).await;
+        assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
+        let compacted = reply.json();
+        assert_eq!(compacted["object"], "response.compaction");
+        assert!(compacted["usage"]["output_tokens"].as_u64().unwrap() > 0);
+        let output = compacted["output"].as_array().unwrap();
+        let kinds: Vec<_> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["message", "message", "compaction"], "{dialect}");
+        assert!(!reply.text().contains("record of all"), "it is sealed");
+
+        // What the caller keeps of it, in its next requests.
+        let mut input = vec![output[2].clone(), json!({"role": "user", "content": "go on"})];
+        for stream in [false, true] {
+            let body = json!({"model": MODEL, "input": input, "stream": stream, "store": false});
+            let next = response(&send(&rig, &body).await, stream);
+            assert_eq!(text(&next), "[false, false, true]", "{dialect} {stream}");
+        }
+        // Once more: it has the old one in it, and nothing of that is repeated beside it.
+        input.push(json!({"role": "assistant", "content": "answer 3"}));
+        let body = json!({"model": MODEL, "input": input});
+        let reply =
+            HttpRequest::post("/v1/responses/compact", body.to_string()).send(rig.addr).await;
+        let again = reply.json();
+        let kinds: Vec<_> =
+            again["output"].as_array().unwrap().iter().map(|item| item["type"].clone()).collect();
+        assert_eq!(kinds, ["message", "compaction"], "{dialect}: {again}");
+        assert!(String::from_utf8_lossy(&rig.last().body).contains("the record of all"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_that_is_asked_for_in_a_request_is_its_only_item() {
+    for (dialect, stream) in DIALECTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        if dialect == Dialect::Responses {
+            continue;
+        }
+        let rig =
+            Rig::builder().provider_with(recording(dialect).build(), &any(dialect)).start().await;
+        let mut input = turns();
+        input.as_array_mut().unwrap().push(json!({"type": "compaction_trigger"}));
+        let reply = send(&rig, &json!({"model": MODEL, "input": input, "stream": stream})).await;
+        assert_eq!(reply.status, 200, "{dialect}: {}", reply.text());
+        let made = response(&reply, stream);
+        let output = made["output"].as_array().unwrap();
+        assert_eq!((output.len(), &output[0]["type"]), (1, &json!("compaction")), "{made}");
+        assert_eq!(rig.asked(), 1);
+        let body =
+            json!({"model": MODEL, "input": [output[0], {"role": "user", "content": "go on"}]});
+        let next = response(&send(&rig, &body).await, false);
+        assert_eq!(text(&next), "[false, false, true]", "{dialect} {stream}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_be_compacted_is_refused_and_a_failure_is_one() {
+    let rig = Rig::of(provider(Dialect::Anthropic).with_faults(down()).build()).await;
+    let compact = async |body: Value| {
+        let ask = HttpRequest::post("/v1/responses/compact", body.to_string());
+        ask.header("x-steadfast-max-attempts", "1").send(rig.addr).await
+    };
+    let reply = compact(json!({"model": MODEL, "input": []})).await;
+    assert!(refusal(Dialect::Responses, 400, &reply).contains("input"));
+    let reply = compact(json!({"model": model(Dialect::Anthropic), "input": "hi"})).await;
+    refusal(Dialect::Responses, 502, &reply);
+}

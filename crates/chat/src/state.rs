@@ -18,6 +18,10 @@ pub struct ProviderState {
     pub conversation: Option<Box<str>>,
     /// Items are named by their ids (`item_reference`).
     pub has_references: bool,
+    /// Something compacted is in it (`compaction`), which only who made it can read.
+    pub has_compaction: bool,
+    /// It asks for a compaction instead of an answer (`compaction_trigger`).
+    pub asks_for_compaction: bool,
     /// The answer is not to be kept (`store: false`).
     pub unstored: bool,
     /// The first message is what the request says as `instructions`, which hold for one answer alone.

@@ -53,7 +53,7 @@ use steadfast_core::{Call, Dialect, Failure, Usage};
 
 pub use self::count::{CountCodec, CountRequest, count_codec};
 pub use self::embed::{EmbedCodec, EmbedRoute, EmbedShape, embed_codec};
-pub use self::responses::{StoredResponse, with_items};
+pub use self::responses::{StandIn, StandsFor, StoredResponse, with_items};
 use self::stream::range_of;
 pub use self::stream::{DecodeFrames, DecodedFrame, EncodeEvents, StreamDecoder, StreamEncoder};
 pub use crate::json::{RequestError, values};

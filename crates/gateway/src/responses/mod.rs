@@ -6,6 +6,7 @@
 
 mod contents;
 mod keeper;
+mod sealed;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -16,12 +17,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Message, ProviderState, SharedVec};
-use steadfast_client::dialect::{NO_RESPONSE, StoredResponse, with_items};
+use steadfast_client::dialect::{NO_RESPONSE, StandIn, StandsFor, StoredResponse, with_items};
 use steadfast_core::{Failure, FaultSide, Keep, Keyed, KeyedPolicy, Preference, Reason, Target};
 use tokio::time::Instant;
 
 use self::contents::Contents;
-pub(crate) use self::keeper::Keeper;
+pub(crate) use self::{
+    keeper::Keeper,
+    sealed::{open, seal},
+};
 use crate::config::ResponsesConfig;
 
 /// The part of all bytes that one response and what stands before it may hold: an eighth.
@@ -174,7 +178,7 @@ impl ResponseMemory {
             before.is_known = false;
         }
         self.replay(request, &state, isolated, &mut before)?;
-        if state.unstored {
+        if state.unstored || state.asks_for_compaction {
             return Ok(None);
         }
         Ok(Some(Keeper::new(self.clone(), request, &state, before.is_known, before.bytes)))
@@ -218,31 +222,44 @@ impl ResponseMemory {
         let mut at: Option<Option<Target>> = previous.as_ref().map(|entry| entry.at.clone());
         let mut is_whole = before.is_known;
         let mut messages = request.messages.clone();
-        if state.has_references {
-            let found = with_items(request, |id| {
-                let Found::Own(entry) = self.find(tenant, id) else { return None };
-                let content = entry.content.lock().clone()?;
-                before.bytes += content.response.size();
-                // Items of several providers are together at none.
-                at = Some(match at.take() {
-                    None => entry.at.clone(),
-                    Some(known) => known.filter(|known| entry.at.as_ref() == Some(known)),
-                });
-                Some(content.response.clone())
+        let mut opened = false;
+        if state.has_references || state.has_compaction {
+            let found = with_items(request, |item| match item {
+                StandIn::Compaction(sealed) => match open(sealed) {
+                    Some(text) => {
+                        opened = true;
+                        StandsFor::Item(Some(sealed::item(&text)))
+                    }
+                    None => StandsFor::Itself,
+                },
+                StandIn::Reference(id) => {
+                    let Found::Own(entry) = self.find(tenant, id) else {
+                        return StandsFor::Unknown;
+                    };
+                    let content = entry.content.lock().clone();
+                    // Items of several providers are together at none.
+                    at = Some(match at.take() {
+                        None => entry.at.clone(),
+                        Some(known) => known.filter(|known| entry.at.as_ref() == Some(known)),
+                    });
+                    content.map_or(StandsFor::Unknown, |content| {
+                        before.bytes += content.response.size();
+                        content.response.item(id)
+                    })
+                }
+                _ => StandsFor::Itself,
             });
             match found {
                 Ok(found) => messages = found.into(),
                 Err(Some(id)) if isolated && !matches!(self.find(tenant, &id), Found::Own(_)) => {
                     return Err(no_item(&id));
                 }
-                Err(Some(id)) => {
-                    if let Found::Own(entry) = self.find(tenant, &id) {
-                        at.get_or_insert(entry.at.clone());
-                    }
-                    is_whole = false;
-                }
-                Err(None) => is_whole = false,
+                Err(_) => is_whole = false,
             }
+        }
+        if opened {
+            // What was compacted here no provider can read: it is nowhere as it was sent.
+            at = Some(None);
         }
         let content = previous.as_ref().map(|entry| entry.content.lock().clone());
         if let Some(content) = &content {

@@ -11,14 +11,14 @@ use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use steadfast::recover::CONTINUE;
 use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
 use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec, values};
-use steadfast_core::{Call, CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
+use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
 use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
 use super::{
     App, Peer, Setup,
     array::ArrayEncoder,
-    body, down,
+    body, compaction, down,
     record::Record,
     reply::{self, Outgoing},
     session,
@@ -196,6 +196,9 @@ async fn ask(
         .then(|| Streamed { deadline: request.context.deadline, pipeline: route.pipeline() });
     let pinned = responses::pinned(&request).cloned();
     let mut service = route.service();
+    if compaction::is_here(setup, &request) {
+        return Ok((Box::pin(compaction::respond(service, request)), addressee, streamed));
+    }
     let call = service.ready().await?.call(request);
     let call: AnswerFuture = match pinned {
         None => call,

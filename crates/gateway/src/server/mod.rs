@@ -4,6 +4,7 @@ mod admin;
 mod array;
 mod body;
 mod chat;
+mod compaction;
 mod connection;
 mod count;
 mod down;
@@ -232,6 +233,7 @@ impl App {
             .route("/", get(odd::hello))
             .route("/api/hello", get(odd::hello))
             .route("/v1/responses", post(responses).get(odd::responses))
+            .route("/v1/responses/compact", post(compact))
             .route("/v1/responses/input_tokens", post(count_responses))
             .route("/v1/responses/{id}", get(stored::get).delete(stored::delete))
             .route("/v1/responses/{id}/cancel", post(stored::cancel))
@@ -272,6 +274,10 @@ async fn anthropic(State(app): State<App>, request: Request) -> Response {
 
 async fn count_anthropic(State(app): State<App>, request: Request) -> Response {
     count::answer(&app, Dialect::Anthropic, None, request).await
+}
+
+async fn compact(State(app): State<App>, request: Request) -> Response {
+    compaction::answer(&app, request).await
 }
 
 async fn count_responses(State(app): State<App>, request: Request) -> Response {

@@ -21,7 +21,7 @@ use super::{Caller, Codec, DecodeFrames, DialectFacts, EncodeEvents, ErrorReply,
 use crate::json::RequestError;
 
 pub(super) use self::count::TokenCount;
-pub use self::stored::{StoredResponse, with_items};
+pub use self::stored::{StandIn, StandsFor, StoredResponse, with_items};
 pub(super) use self::{custom::names as custom_names, request_encode::shared};
 
 /// The dialect of this folder.

@@ -38,7 +38,15 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
             || top.take("prompt").is_some() => {}
         None => return Err(RequestError::new("is missing")).at("input"),
     }
-    state.has_references = messages.iter().flat_map(Message::parts).any(is_reference);
+    for part in messages.iter().flat_map(Message::parts) {
+        let Part::Opaque(opaque) = part else { continue };
+        match opaque.kind.as_str() {
+            "item_reference" => state.has_references = true,
+            "compaction" => state.has_compaction = true,
+            "compaction_trigger" => state.asks_for_compaction = true,
+            _ => {}
+        }
+    }
     let mut request = ChatRequest::new(messages);
     request.model = top.need("model", string)?.into();
     request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
@@ -60,10 +68,6 @@ fn state(top: &mut Fields<'_>) -> Result<ProviderState, RequestError> {
 /// An id, or an object that has it.
 fn conversation(raw: Raw<'_>) -> Result<String, RequestError> {
     if raw.is_object() { Fields::read(raw)?.need("id", string) } else { string(raw) }
-}
-
-fn is_reference(part: &Part) -> bool {
-    matches!(part, Part::Opaque(opaque) if &*opaque.kind == "item_reference")
 }
 
 fn params(top: &mut Fields<'_>) -> Result<Params, RequestError> {

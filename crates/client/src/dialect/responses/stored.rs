@@ -101,10 +101,12 @@ impl StoredResponse {
         request_decode::items(&list).unwrap_or_default()
     }
 
-    /// The item `id` as it stands in a next request: `Some(None)` where that is nothing.
-    fn item(&self, id: &str) -> Option<Option<&str>> {
-        let item = self.items.iter().find(|item| item.id.as_deref() == Some(id))?;
-        Some(item.json.as_deref())
+    /// What a reference to the item `id` stands for.
+    pub fn item(&self, id: &str) -> StandsFor {
+        match self.items.iter().find(|item| item.id.as_deref() == Some(id)) {
+            Some(item) => StandsFor::Item(item.json.as_deref().map(str::to_owned)),
+            None => StandsFor::Unknown,
+        }
     }
 }
 
@@ -139,14 +141,36 @@ fn list<'a>(items: impl Iterator<Item = &'a str>) -> Bytes {
     text_of(out).into()
 }
 
-/// The messages of `request` with the items that it names by their ids, each of which `find` finds in a response.
+/// An item of a request's input that stands for something which is not in the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StandIn<'a> {
+    /// An `item_reference`, with the id.
+    Reference(&'a str),
+    /// A `compaction`, with what is sealed in it.
+    Compaction(&'a str),
+}
+
+/// What an item stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StandsFor {
+    /// Itself.
+    Itself,
+    /// This item, or nothing.
+    Item(Option<String>),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The messages of `request` with what some items of it stand for, which `find` says.
 ///
 /// # Errors
 ///
-/// The id that `find` does not know, or nothing where the request names none.
+/// The id that is not known, or nothing where the request has no items.
 pub fn with_items(
     request: &ChatRequest,
-    mut find: impl FnMut(&str) -> Option<StoredResponse>,
+    mut find: impl FnMut(StandIn<'_>) -> StandsFor,
 ) -> Result<Vec<Message>, Option<String>> {
     let body = &request.origin(DIALECT).ok_or(None)?.body;
     let mut fields = Fields::of_body(body).map_err(|_| None)?;
@@ -154,17 +178,22 @@ pub fn with_items(
     let mut written = Vec::with_capacity(raws.len());
     for raw in raws {
         let mut item = Fields::read(raw).map_err(|_| None)?;
-        let is_reference =
-            matches!(item.get("type", string), Ok(Some(kind)) if kind == "item_reference");
-        if !is_reference {
-            written.push(raw.get().to_owned());
-            continue;
-        }
-        let id = item.need("id", string).map_err(|_| None)?;
-        let stored = find(&id);
-        match stored.as_ref().and_then(|stored| stored.item(&id)) {
-            Some(item) => written.extend(item.map(str::to_owned)),
-            None => return Err(Some(id)),
+        let kind = item.get("type", string).ok().flatten();
+        let field = match kind.as_deref() {
+            Some("item_reference") => "id",
+            Some("compaction") => "encrypted_content",
+            _ => "",
+        };
+        let named = item.get(field, string).ok().flatten();
+        let stands_for = match (&named, field) {
+            (Some(id), "id") => find(StandIn::Reference(id)),
+            (Some(sealed), _) => find(StandIn::Compaction(sealed)),
+            (None, _) => StandsFor::Itself,
+        };
+        match stands_for {
+            StandsFor::Itself => written.push(raw.get().to_owned()),
+            StandsFor::Item(item) => written.extend(item),
+            StandsFor::Unknown => return Err(named),
         }
     }
     let read = request_decode::items(&list(written.iter().map(String::as_str)));
@@ -288,12 +317,16 @@ mod tests {
         });
         let request = request(&body);
         assert!(request.state.as_ref().unwrap().has_references);
-        let messages = with_items(&request, |_| Some(stored())).unwrap();
+        let find = |item: StandIn<'_>| match item {
+            StandIn::Reference(id) => stored().item(id),
+            StandIn::Compaction(_) => StandsFor::Itself,
+        };
+        let messages = with_items(&request, find).unwrap();
         let turns: Vec<_> = messages
             .iter()
             .map(|message| (message.role().as_str(), message.parts().len()))
             .collect();
         assert_eq!(turns, [("system", 1), ("user", 1), ("assistant", 2), ("tool", 1)]);
-        assert_eq!(with_items(&request, |_| None), Err(Some("rs_1".to_owned())));
+        assert_eq!(with_items(&request, |_| StandsFor::Unknown), Err(Some("rs_1".to_owned())));
     }
 }
