@@ -283,6 +283,19 @@ def _():
     true(f"its message: {error}", "not found" in error.message)
 
 
+@check("conversations", "compacted, and gone on with")
+def _():
+    says([text("They counted.")], [text("Nine.")])
+    turns = [{"role": "user", "content": "four and four"}, {"role": "assistant", "content": "Eight."}]
+    compacted = responses.compact(model="fast", input=turns)
+    same("kinds", [item.type for item in compacted.output], ["message", "compaction"])
+    more = {"role": "user", "content": "and one"}
+    final = responses.create(model="fast", input=[*compacted.output, more], store=False)
+    same("text", final.output_text, "Nine.")
+    asked = json.dumps(last()["body"])
+    true(f"the record arrived: {asked}", "They counted." in asked and "four and four" in asked)
+
+
 @check("conversations", "an id that is not there")
 def _():
     asked = {"model": "fast", "input": ASK, "previous_response_id": "resp_none"}
