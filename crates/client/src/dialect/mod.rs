@@ -231,6 +231,8 @@ pub struct Caller {
     pub functions: bool,
     /// The tools that take free text, in the dialect of OpenAI's responses: calls of them are written so.
     pub custom: Vec<Box<str>>,
+    /// The namespaces of tools, in the dialect of OpenAI's responses: calls of them are written with it.
+    pub namespaces: Vec<Box<str>>,
     /// About how many tokens the request has: what a stream in Anthropic's dialect says at its beginning, until
     /// the provider has counted them.
     pub input_tokens: u64,
@@ -246,6 +248,7 @@ impl Caller {
         Self {
             functions: request.params.functions,
             custom: responses::custom_names(&request.tools),
+            namespaces: responses::namespaces(&request.tools),
             input_tokens: match request.dialect() {
                 None | Some(Dialect::Anthropic) => request.needs().input_tokens,
                 // Only Anthropic's dialect says it before the provider does.
@@ -268,6 +271,7 @@ impl Caller {
             stream_usage,
             functions: false,
             custom: Vec::new(),
+            namespaces: Vec::new(),
             input_tokens: 0,
             created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             id: format!("{:016x}", fastrand::u64(..)),

@@ -248,3 +248,82 @@ fn an_answer_that_was_cut_is_incomplete_in_both_directions() {
         );
     }
 }
+
+#[test]
+fn tools_in_a_namespace_are_tools_by_themselves_elsewhere_and_come_back_in_it() {
+    let body = json!({
+        "model": "m",
+        "input": [
+            {"role": "user", "content": "go"},
+            {"type": "function_call", "call_id": "c1", "namespace": "crm", "name": "get", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "x"},
+        ],
+        "tools": [
+            {"type": "function", "name": "plain", "parameters": {"type": "object"}, "strict": false},
+            {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [
+                {"type": "function", "name": "get", "description": "Gets.", "parameters": {"type": "object"}, "strict": false},
+                {"type": "custom", "name": "query"},
+            ]},
+        ],
+    });
+    let request = decode(Dialect::Responses, &body.to_string());
+    let names: Vec<_> = request.tools.iter().filter_map(|tool| tool.name()).collect();
+    assert_eq!(names, ["plain", "crm__get", "crm__query"]);
+    assert_eq!(request.messages[1].tool_calls().next().unwrap().name, "crm__get");
+    let chat = parse(&encode(Dialect::OpenAi, &request));
+    assert_eq!(chat["tools"][1]["function"]["name"], "crm__get");
+    assert_eq!(chat["tools"][1]["function"]["description"], "Customers.\n\nGets.");
+    assert_eq!(chat["messages"][1]["tool_calls"][0]["function"]["name"], "crm__get");
+
+    // Changed, and written anew in its own dialect.
+    let mut changed = request.clone();
+    changed.messages.make_mut()[1].parts_mut();
+    changed.tools.make_mut().remove(0);
+    let own = parse(&encode(Dialect::Responses, &changed));
+    assert_eq!(own["input"][1], body["input"][1]);
+    let tools = own["tools"].as_array().unwrap();
+    assert_eq!((tools.len(), &tools[0]["name"]), (1, &json!("crm")), "{own}");
+    assert_eq!(tools[0]["description"], "Customers.");
+    assert_eq!(tools[0]["tools"][0]["name"], "get");
+    assert_eq!(tools[0]["tools"][1], json!({"type": "custom", "name": "query"}));
+
+    // Calls of another vendor's model.
+    let caller = Caller::of(&request);
+    let events = [
+        Delta::ToolCall { index: 0, id: "c2".into(), name: "crm__get".into() },
+        Delta::Arguments { index: 0, json: "{}".into() },
+        Delta::BlockEnd { index: 0 },
+        Delta::ToolCall { index: 1, id: "c3".into(), name: "crm__query".into() },
+        Delta::Arguments { index: 1, json: r#"{"input":"all"}"#.into() },
+        Delta::BlockEnd { index: 1 },
+        Delta::ToolCall { index: 2, id: "c4".into(), name: "plain".into() },
+        Delta::BlockEnd { index: 2 },
+        Delta::Stop(Stop::from(StopReason::ToolUse)),
+        Delta::End,
+    ];
+    let answer = completion(Dialect::Anthropic, &[Event::new(events)]);
+    let whole = codec(Dialect::Responses).write_answer(&answer, &caller).unwrap();
+    let whole = parse(std::str::from_utf8(&whole).unwrap());
+    let made: Vec<_> = whole["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| (item["type"].clone(), item["namespace"].clone(), item["name"].clone()))
+        .collect();
+    assert_eq!(
+        made,
+        [
+            (json!("function_call"), json!("crm"), json!("get")),
+            (json!("custom_tool_call"), json!("crm"), json!("query")),
+            (json!("function_call"), Value::Null, json!("plain")),
+        ]
+    );
+    let body = whole.to_string().into();
+    let read = codec(Dialect::Responses).decode_answer(&body).unwrap();
+    assert!(
+        read.deltas.iter().any(|delta| matches!(
+            delta, Delta::ToolCall { name, .. } if name == "crm__get"
+        )),
+        "read again it is the same tool"
+    );
+}

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use steadfast_chat::{Citation, Delta, Deltas, Event, Frame, Opaque, Stop, StopReason};
 use steadfast_core::Failure;
 
-use super::{DIALECT, custom, stop};
+use super::{DIALECT, custom, namespace, stop};
 use crate::{
     dialect::{DecodeFrames, DecodedFrame, fault, range_of},
     json::{Raw, Str, TextPieces, items},
@@ -66,6 +66,8 @@ struct Item<'a> {
     call_id: Option<Str<'a>>,
     #[serde(borrow)]
     name: Option<Str<'a>>,
+    #[serde(borrow)]
+    namespace: Option<Str<'a>>,
     #[serde(borrow)]
     arguments: Option<Raw<'a>>,
     #[serde(borrow)]
@@ -443,12 +445,12 @@ impl Frames {
             kind @ ("function_call" | "custom_tool_call") => {
                 self.called = true;
                 let block = self.fresh();
-                let (id, name) = (owned(&item.call_id), owned(&item.name));
-                deltas.push(Delta::ToolCall {
-                    index: block,
-                    id: id.unwrap_or_default(),
-                    name: name.unwrap_or_default(),
-                });
+                let (id, name) = (owned(&item.call_id), owned(&item.name).unwrap_or_default());
+                let name = match &item.namespace {
+                    Some(namespace) => namespace::joined(&namespace.0, &name),
+                    None => name,
+                };
+                deltas.push(Delta::ToolCall { index: block, id: id.unwrap_or_default(), name });
                 Open::Call {
                     block,
                     pieces: TextPieces::default(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use steadfast_chat::{Citation, Completion, MediaSource, Opaque, Part, Stop, TokenLogprob};
 use steadfast_core::Usage;
 
-use super::{DIALECT, custom, stop};
+use super::{DIALECT, custom, namespace, stop};
 use crate::{
     dialect::{
         Caller,
@@ -38,6 +38,8 @@ pub(super) enum Kind {
         name: String,
         arguments: String,
         custom: bool,
+        /// In which the name is.
+        namespace: Option<Box<str>>,
     },
     /// The data of an image that the model made.
     Image(String),
@@ -64,6 +66,21 @@ impl Status {
 }
 
 impl Kind {
+    /// A call of the tool that `caller` knows as `name` in memory, without arguments.
+    pub(super) fn call(id: &str, name: &str, caller: &Caller) -> Self {
+        let custom = caller.is_custom(name);
+        let namespaces = caller.namespaces.iter();
+        let found = namespaces
+            .filter_map(|namespace| Some((namespace, namespace::within(name, namespace)?)))
+            .next();
+        let (namespace, name) = match found {
+            Some((namespace, own)) => (Some(namespace.clone()), own),
+            None => (None, name),
+        };
+        let (id, name) = (id.to_owned(), name.to_owned());
+        Kind::Call { id, name, arguments: String::new(), custom, namespace }
+    }
+
     /// What ids of its kind begin with.
     pub(super) const fn prefix(&self) -> &'static str {
         match self {
@@ -148,7 +165,7 @@ impl Item {
                 }
                 object.put_some("encrypted_content", signature.as_ref().filter(|_| !started));
             }
-            Kind::Call { id, name, arguments, custom } => {
+            Kind::Call { id, name, arguments, custom, namespace } => {
                 let (kind, field) = match custom {
                     true => ("custom_tool_call", "input"),
                     false => ("function_call", "arguments"),
@@ -156,6 +173,7 @@ impl Item {
                 let arguments = if started { "" } else { arguments };
                 object.put("id", &self.id).put("type", kind).put("status", status.as_str());
                 object.put("call_id", id).put("name", name).put(field, arguments);
+                object.put_some(namespace::FIELD, namespace.as_deref());
             }
             Kind::Image(data) => {
                 object.put("id", &self.id).put("type", IMAGE_CALL);
@@ -279,12 +297,14 @@ pub(super) fn whole(answer: &Completion, caller: &Caller) -> Bytes {
                 Kind::Thinking { text: String::new(), signature: Some(data.clone()) }
             }
             Part::ToolCall(call) => {
-                let custom = caller.is_custom(&call.name);
-                let arguments = match custom {
-                    true => custom::input(&call.arguments),
-                    false => call.arguments.clone(),
-                };
-                Kind::Call { id: call.id.clone(), name: call.name.clone(), arguments, custom }
+                let mut kind = Kind::call(&call.id, &call.name, caller);
+                if let Kind::Call { arguments, custom, .. } = &mut kind {
+                    *arguments = match custom {
+                        true => custom::input(&call.arguments),
+                        false => call.arguments.clone(),
+                    };
+                }
+                kind
             }
             Part::Opaque(opaque) => match of_opaque(opaque) {
                 Some(kind) => kind,

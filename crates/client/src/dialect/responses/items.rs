@@ -6,7 +6,7 @@ use steadfast_chat::{
 };
 use steadfast_core::Failure;
 
-use super::{DIALECT, ITEM, custom};
+use super::{DIALECT, ITEM, custom, namespace};
 use crate::{
     dialect::{calls::Calls, fault, media::data_url, openai::arguments_text, words::failed},
     json::{Array, Object},
@@ -191,12 +191,15 @@ impl<'m> ItemWriter<'_, '_, 'm> {
         self.close();
         let own = self.own();
         let extra = call.extra.as_deref().filter(|_| own);
+        let group = extra.and_then(|extra| extra.get(namespace::FIELD)).and_then(Value::as_str);
+        let name = group.and_then(|group| namespace::within(&call.name, group));
+        let name = name.unwrap_or(&call.name);
         let mut object = self.list.object();
         if is_custom(&call.extra) || has(custom, &call.name) {
-            object.put("type", "custom_tool_call").put("call_id", id).put("name", &call.name);
+            object.put("type", "custom_tool_call").put("call_id", id).put("name", name);
             object.put("input", &custom::input(&call.arguments));
         } else {
-            object.put("type", "function_call").put("call_id", id).put("name", &call.name);
+            object.put("type", "function_call").put("call_id", id).put("name", name);
             object.put("arguments", &*arguments_text(call, own));
         }
         put_rest(&mut object, extra, "type");

@@ -6,6 +6,7 @@ mod count;
 mod custom;
 mod error;
 mod items;
+mod namespace;
 mod request_decode;
 mod request_encode;
 mod stop;
@@ -22,7 +23,9 @@ use crate::json::RequestError;
 
 pub(super) use self::count::TokenCount;
 pub use self::stored::{StandIn, StandsFor, StoredResponse, with_items};
-pub(super) use self::{custom::names as custom_names, request_encode::shared};
+pub(super) use self::{
+    custom::names as custom_names, namespace::names as namespaces, request_encode::shared,
+};
 
 /// The dialect of this folder.
 const DIALECT: Dialect = Dialect::Responses;

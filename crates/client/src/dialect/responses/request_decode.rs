@@ -10,7 +10,7 @@ use steadfast_chat::{
     ToolChoice, ToolResult,
 };
 
-use super::{DIALECT, ITEM, custom};
+use super::{DIALECT, ITEM, custom, namespace};
 use crate::{
     dialect::media::{kind_of, source_of_url},
     json::{
@@ -49,7 +49,7 @@ pub(super) fn decode(body: &Bytes) -> Result<ChatRequest, RequestError> {
     }
     let mut request = ChatRequest::new(messages);
     request.model = top.need("model", string)?.into();
-    request.tools = top.get("tools", |raw| list(raw, tool))?.unwrap_or_default().into();
+    request.tools = top.get("tools", tools)?.unwrap_or_default().into();
     request.stream = top.get("stream", flag)?.unwrap_or(false);
     request.params = params(&mut top)?.into();
     request.state = Some(Arc::new(state));
@@ -146,6 +146,7 @@ fn item(raw: Raw<'_>) -> Result<Item, RequestError> {
             let name = fields.need("name", string)?;
             let arguments = fields.get("arguments", string)?.unwrap_or_default();
             let extra = fields.rest();
+            let name = namespace::name_of_call(name, &extra);
             let call = ToolCall { id, name, arguments, signature: None, extra };
             (Role::Assistant, vec![Part::ToolCall(call)], None)
         }
@@ -154,6 +155,7 @@ fn item(raw: Raw<'_>) -> Result<Item, RequestError> {
             let name = fields.need("name", string)?;
             let arguments = custom::arguments(&fields.need("input", borrowed)?);
             let extra = typed(fields, &what);
+            let name = namespace::name_of_call(name, &extra);
             let call = ToolCall { id, name, arguments, signature: None, extra };
             (Role::Assistant, vec![Part::ToolCall(call)], None)
         }
@@ -296,7 +298,21 @@ fn texts(raw: Raw<'_>) -> Result<Vec<String>, RequestError> {
     list(raw, |raw| Fields::read(raw)?.need("text", string))
 }
 
-fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
+/// The tools of a list, those in namespaces one by one.
+fn tools(raw: Raw<'_>) -> Result<Vec<Tool>, RequestError> {
+    let lists = list(raw, |raw| {
+        let what = Fields::read(raw)?.get("type", borrowed)?;
+        if what.as_deref() == Some(namespace::FIELD)
+            && let Some(tools) = namespace::tools(raw)?
+        {
+            return Ok(tools);
+        }
+        Ok(vec![tool(raw)?])
+    })?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
+pub(super) fn tool(raw: Raw<'_>) -> Result<Tool, RequestError> {
     let mut fields = Fields::read(raw)?;
     let what = fields.need("type", string)?;
     match what.as_str() {

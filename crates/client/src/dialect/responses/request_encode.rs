@@ -4,7 +4,7 @@ use bytes::Bytes;
 use steadfast_chat::{ChatRequest, ModelFacts, ResponseFormat, ThinkingConfig, Tool, ToolChoice};
 use steadfast_core::{Dialect, Failure};
 
-use super::{DIALECT, items};
+use super::{DIALECT, items, namespace};
 use crate::{
     dialect::{
         fault,
@@ -175,38 +175,59 @@ fn tools(tools: &[Tool]) -> Result<Option<String>, Failure> {
     let mut out = Vec::new();
     {
         let mut list = Array::new(&mut out);
-        for tool in tools {
-            match tool {
-                Tool::Function { custom: Some(custom), .. } => list.raw(custom.get()),
-                Tool::Function { name, description, parameters, extra, dialect, .. } => {
-                    let mut item = list.object();
-                    item.put("type", "function").put("name", name);
-                    item.put_some("description", description.as_ref());
-                    match parameters {
-                        Some(parameters) => {
-                            item.raw("parameters", json_schema(parameters, *dialect).get());
-                        }
-                        None => {
-                            item.raw("parameters", NO_PARAMETERS);
-                        }
-                    }
-                    // Where nothing is written the model is held to the schema, and many can not be held.
-                    match strict(tool) {
-                        None if *dialect == Some(DIALECT) => {}
-                        held => drop(item.put("strict", &held.unwrap_or(false))),
-                    }
-                    item.extra(extra.as_deref().filter(|_| *dialect == Some(DIALECT)));
+        let mut left = tools;
+        while let [first, rest @ ..] = left {
+            left = match namespace::write(&mut list, left, write_tool)? {
+                0 => {
+                    write_tool(first, &mut list)?;
+                    rest
                 }
-                Tool::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
-                Tool::Opaque(opaque) => {
-                    let what = format!("the {} tool `{}`", opaque.dialect, opaque.kind);
-                    return Err(fault::unsupported(DIALECT, &what));
-                }
-                _ => return Err(fault::unsupported(DIALECT, "a tool")),
-            }
+                written => &left[written..],
+            };
         }
     }
     Ok(Some(text_of(out)))
+}
+
+/// Writes one tool, in its namespace if it has one.
+fn write_tool(tool: &Tool, list: &mut Array<'_>) -> Result<(), Failure> {
+    let namespace = namespace::of_tool(tool).and_then(|namespace| namespace.get("name")?.as_str());
+    match tool {
+        Tool::Function { custom: Some(custom), .. } => list.raw(custom.get()),
+        Tool::Function { name, description, parameters, extra, dialect, .. } => {
+            let own = namespace.and_then(|namespace| namespace::within(name, namespace));
+            let mut item = list.object();
+            item.put("type", "function").put("name", own.unwrap_or(name));
+            item.put_some("description", description.as_ref());
+            match parameters {
+                Some(parameters) => {
+                    item.raw("parameters", json_schema(parameters, *dialect).get());
+                }
+                None => {
+                    item.raw("parameters", NO_PARAMETERS);
+                }
+            }
+            // Where nothing is written the model is held to the schema, and many can not be held.
+            match strict(tool) {
+                None if *dialect == Some(DIALECT) => {}
+                held => drop(item.put("strict", &held.unwrap_or(false))),
+            }
+            for (name, value) in
+                extra.as_deref().filter(|_| *dialect == Some(DIALECT)).into_iter().flatten()
+            {
+                if name != namespace::FIELD {
+                    item.put(name, value);
+                }
+            }
+        }
+        Tool::Opaque(opaque) if opaque.dialect == DIALECT => list.raw(opaque.json.get()),
+        Tool::Opaque(opaque) => {
+            let what = format!("the {} tool `{}`", opaque.dialect, opaque.kind);
+            return Err(fault::unsupported(DIALECT, &what));
+        }
+        _ => return Err(fault::unsupported(DIALECT, "a tool")),
+    }
+    Ok(())
 }
 
 /// The kind and the name of a tool, as a choice names it.

@@ -334,8 +334,8 @@ impl Writer {
                 }
             }
             Delta::ToolCall { index, id, name } => {
-                let custom = self.known.caller.is_custom(name);
-                self.item(*index, || new_call(id, name, custom), out);
+                let kind = Kind::call(id, name, &self.known.caller);
+                self.item(*index, || kind, out);
             }
             Delta::Arguments { index, json } => {
                 let Some(n) = self.blocks.get(index).copied() else { return };
@@ -383,10 +383,6 @@ fn new_text() -> Kind {
 
 fn new_thinking() -> Kind {
     Kind::Thinking { text: String::new(), signature: None }
-}
-
-fn new_call(id: &str, name: &str, custom: bool) -> Kind {
-    Kind::Call { id: id.to_owned(), name: name.to_owned(), arguments: String::new(), custom }
 }
 
 impl EncodeEvents for Writer {
@@ -446,8 +442,8 @@ impl EncodeEvents for Writer {
                     }
                 }
                 Delta::ToolCall { index, id, name } => {
-                    let custom = self.known.caller.is_custom(name);
-                    self.noted(*index, || new_call(id, name, custom), frame);
+                    let kind = Kind::call(id, name, &self.known.caller);
+                    self.noted(*index, || kind, frame);
                 }
                 Delta::Arguments { index, json } => {
                     if let Some(n) = self.blocks.get(index)
