@@ -3,6 +3,7 @@ mkdir -p ~/.codex
 cat > ~/.codex/config.toml <<'TOML'
 model = "gpt-5.4"
 model_provider = "steadfast"
+# The search is OpenAI's own: without this line no other provider is asked.
 web_search = "disabled"
 
 [model_providers.steadfast]
@@ -10,10 +11,6 @@ name = "steadfast"
 base_url = "{gateway}/v1"
 env_key = "STEADFAST_KEY"
 wire_api = "responses"
-
-# Where no provider of the Responses API is behind it: these are OpenAI's own.
-[features]
-multi_agent = false
 TOML
 export STEADFAST_KEY={key}
 # end
