@@ -58,7 +58,7 @@ struct Name(Arc<Entry>);
 /// A response, or a conversation.
 #[derive(Debug)]
 struct Entry {
-    tenant: Option<Box<str>>,
+    /// Its tenant, as a hash.
     owner: u64,
     /// Who keeps it; `None` where it was put together here.
     at: Option<Target>,
@@ -83,17 +83,11 @@ impl Keep for Name {
     }
 
     fn evicted(&self) {
-        // Its bytes are given back when its turn comes.
-        self.0.content.lock().take();
+        // Others of its names may still be there; its bytes are given back when its turn comes.
+        if Arc::strong_count(&self.0) <= 2 {
+            self.0.content.lock().take();
+        }
     }
-}
-
-/// What an id is to a tenant.
-enum Found {
-    Own(Arc<Entry>),
-    /// Another's: to this one it is not there.
-    Others,
-    Unknown,
 }
 
 /// Where a response is.
@@ -102,8 +96,6 @@ pub(crate) enum Home {
     Here(Bytes),
     /// Kept by this target.
     At(Target),
-    /// Another tenant's.
-    Others,
     Unknown,
 }
 
@@ -128,23 +120,20 @@ impl ResponseMemory {
         ResponsesSnapshot { ids: self.names.len(), responses, bytes }
     }
 
-    fn find(&self, tenant: Option<&str>, id: &str) -> Found {
+    /// What `tenant` knows as `id`: what is another's is not there.
+    fn find(&self, tenant: Option<&str>, id: &str) -> Option<Arc<Entry>> {
+        let name = self.names.get_by(&*self.key(tenant, id))?;
         let keep = self.policy.lock().keep;
-        match self.names.get_by(id) {
-            Some(name) if name.0.made.elapsed() >= keep => Found::Unknown,
-            Some(name) if name.0.tenant.as_deref() == tenant => Found::Own(name.0.clone()),
-            Some(_) => Found::Others,
-            None => Found::Unknown,
-        }
+        (name.0.made.elapsed() < keep).then(|| name.0.clone())
+    }
+
+    fn key(&self, tenant: Option<&str>, id: &str) -> Box<str> {
+        format!("{:016x}/{id}", self.hasher.hash_one(tenant)).into()
     }
 
     /// Where the response `id` of `tenant` is.
     pub(crate) fn home(&self, tenant: Option<&str>, id: &str) -> Home {
-        let entry = match self.find(tenant, id) {
-            Found::Own(entry) => entry,
-            Found::Others => return Home::Others,
-            Found::Unknown => return Home::Unknown,
-        };
+        let Some(entry) = self.find(tenant, id) else { return Home::Unknown };
         if let Some(at) = &entry.at {
             return Home::At(at.clone());
         }
@@ -153,10 +142,10 @@ impl ResponseMemory {
         response.map_or(Home::Unknown, |content| Home::Here(content.response.json().clone()))
     }
 
-    /// Forgets the response `id`, and the items in it.
-    pub(crate) fn forget(&self, id: &str) {
-        let Some(name) = self.names.get_by(id) else { return };
-        self.names.retain(|_, other| !Arc::ptr_eq(&other.0, &name.0));
+    /// Forgets the response `id` of `tenant`, and the items in it.
+    pub(crate) fn forget(&self, tenant: Option<&str>, id: &str) {
+        let Some(entry) = self.find(tenant, id) else { return };
+        self.names.retain(|_, other| !Arc::ptr_eq(&other.0, &entry));
     }
 
     /// Fits `request` to what is known of what it names: it is whole then, or goes to who keeps that and to nobody
@@ -192,9 +181,9 @@ impl ResponseMemory {
         isolated: bool,
     ) -> Result<(), Failure> {
         match self.find(request.context.tenant(), id) {
-            Found::Own(entry) => pin(request, entry.at.as_ref()),
-            Found::Unknown if !isolated => {}
-            Found::Others | Found::Unknown => return Err(no_conversation(id)),
+            Some(entry) => pin(request, entry.at.as_ref()),
+            None if !isolated => {}
+            None => return Err(no_conversation(id)),
         }
         Ok(())
     }
@@ -211,12 +200,12 @@ impl ResponseMemory {
         let previous = match &state.previous {
             None => None,
             Some(id) => match self.find(tenant, id) {
-                Found::Own(entry) => Some(entry),
-                Found::Unknown if !isolated => {
+                Some(entry) => Some(entry),
+                None if !isolated => {
                     before.is_known = false;
                     return Ok(());
                 }
-                Found::Others | Found::Unknown => return Err(no_response(id)),
+                None => return Err(no_response(id)),
             },
         };
         let mut at: Option<Option<Target>> = previous.as_ref().map(|entry| entry.at.clone());
@@ -233,9 +222,7 @@ impl ResponseMemory {
                     None => StandsFor::Itself,
                 },
                 StandIn::Reference(id) => {
-                    let Found::Own(entry) = self.find(tenant, id) else {
-                        return StandsFor::Unknown;
-                    };
+                    let Some(entry) = self.find(tenant, id) else { return StandsFor::Unknown };
                     let content = entry.content.lock().clone();
                     // Items of several providers are together at none.
                     at = Some(match at.take() {
@@ -251,7 +238,7 @@ impl ResponseMemory {
             });
             match found {
                 Ok(found) => messages = found.into(),
-                Err(Some(id)) if isolated && !matches!(self.find(tenant, &id), Found::Own(_)) => {
+                Err(Some(id)) if isolated && self.find(tenant, &id).is_none() => {
                     return Err(no_item(&id));
                 }
                 Err(_) => is_whole = false,
@@ -330,7 +317,6 @@ impl ResponseMemory {
         content: Option<Arc<Content>>,
     ) -> Arc<Entry> {
         Arc::new(Entry {
-            tenant: tenant.map(Into::into),
             owner: self.hasher.hash_one(tenant),
             at,
             content: Mutex::new(content),
@@ -338,9 +324,11 @@ impl ResponseMemory {
         })
     }
 
+    /// From now on `id` is `entry` to its tenant: some servers use an id more than once.
     fn name(&self, id: &str, entry: &Arc<Entry>) {
-        let make = || (id.into(), Name(entry.clone()));
-        self.names.get_or_insert_by(id, Instant::now(), make);
+        let key = format!("{:016x}/{id}", entry.owner).into_boxed_str();
+        self.names.remove(&key);
+        self.names.get_or_insert_with(&key, Instant::now(), || Name(entry.clone()));
     }
 }
 
@@ -514,6 +502,23 @@ mod tests {
                 (NO_RESPONSE, Some(StatusCode::BAD_REQUEST))
             );
         }
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_is_the_newest_of_its_tenant() {
+        let memory = memory(64);
+        let text = |tenant: &str| {
+            let request = next(&memory, tenant, "resp_0").unwrap();
+            request.messages[1].text().len()
+        };
+        answered(&memory, "acme", "resp_0", 10);
+        answered(&memory, "other", "resp_0", 30);
+        assert_eq!((text("acme"), text("other")), (10, 30));
+        answered(&memory, "acme", "resp_0", 20);
+        assert_eq!((text("acme"), text("other")), (20, 30));
+        memory.forget(Some("acme"), "resp_0");
+        assert!(next(&memory, "acme", "resp_0").is_err());
+        assert_eq!(text("other"), 30);
     }
 
     #[test]

@@ -107,21 +107,21 @@ async fn find(
         return Err(no_such_response(id));
     }
     let target = match app.responses().home(tenant.as_deref(), id) {
-        Home::Here(json) => return here(app, id, &json, what),
+        Home::Here(json) => return here(app, tenant.as_deref(), id, &json, what),
         Home::At(target) => target,
         // One tenant alone may know what the gateway does not.
         Home::Unknown if !setup.isolates() => {
             let keeper = setup.gateway.keeper_of_responses();
             keeper.ok_or_else(|| no_such_response(id))?
         }
-        Home::Unknown | Home::Others => return Err(no_such_response(id)),
+        Home::Unknown => return Err(no_such_response(id)),
     };
     let query = asked.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let path = format!("{id}{}{query}", what.path());
     let answer = setup.gateway.stored().ask(target.clone(), what.method(), path).await?;
     let (head, body) = answer.into_parts();
     if what == What::Deletion && head.status.is_success() {
-        app.responses().forget(id);
+        app.responses().forget(tenant.as_deref(), id);
     }
     let body = match head.status.is_success() {
         true => body,
@@ -142,11 +142,17 @@ async fn find(
 }
 
 /// What is remembered here and nowhere else.
-fn here(app: &App, id: &str, response: &bytes::Bytes, what: What) -> Result<Response, Failure> {
+fn here(
+    app: &App,
+    tenant: Option<&str>,
+    id: &str,
+    response: &bytes::Bytes,
+    what: What,
+) -> Result<Response, Failure> {
     let body = match what {
         What::All => Body::from(response.clone()),
         What::Deletion => {
-            app.responses().forget(id);
+            app.responses().forget(tenant, id);
             let deleted = json!({"id": id, "object": "response", "deleted": true});
             Body::from(deleted.to_string())
         }
