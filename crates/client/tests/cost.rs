@@ -1,5 +1,7 @@
 //! Allocations of encoding a request, and of passing on a stream.
 
+#![allow(clippy::unwrap_used)]
+
 use allocation_counter::measure;
 use bytes::Bytes;
 use steadfast_client::dialect::{Caller, Route, StreamDecoder, StreamEncoder, Wire, codec};
