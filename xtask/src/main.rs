@@ -34,8 +34,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-/// For a part, or for the programs that the tests are built with in place of those of [`RELEASE`], which take minutes
-/// more.
+/// For a part, or for programs that build sooner than those of [`RELEASE`].
 const QUICK: &str = "--quick";
 
 /// The profile of what is measured, and run by users.
@@ -141,8 +140,8 @@ const STEPS: &[Step] = &[
     Step {
         name: "siege",
         what: "attacks on the release binary over sockets, then a soak of 5 minutes; `siege [--quick] [word...]`: \
-               the attacks with the words in their name, `--quick` without those that take long, on the binary \
-               that the tests are built with",
+               the attacks with the words in their name, `--quick` without those that take long, on a binary \
+               that builds sooner",
         ci: Some(&[QUICK]),
         run: Run::WithArguments(siege::run),
     },
