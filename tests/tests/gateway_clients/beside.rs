@@ -37,7 +37,8 @@ async fn a_beta_and_its_field_go_up_together_or_not_at_all() {
         );
         let open = "anthropic-dangerous-direct-browser-access";
         assert_eq!(is_there(open), goes(Dialect::Anthropic), "{case}");
-        assert_eq!(is_there("openai-beta"), goes(Dialect::OpenAi), "{case}");
+        let is_openais = goes(Dialect::OpenAi) || goes(Dialect::Responses);
+        assert_eq!(is_there("openai-beta"), is_openais, "{case}");
         assert_eq!(is_there("x-goog-api-client"), goes(Dialect::Gemini), "{case}");
         assert!(!is_there("x-goog-user-project") && !is_there("x-stainless-lang"), "{case}");
         assert_eq!(seen.query.contains("beta=true"), same, "{case}: {}", seen.query);
