@@ -43,7 +43,7 @@ impl Reply {
         format!("{}{} {text}", self.status, if self.is_whole { "" } else { " (cut)" })
     }
 
-    /// Whether it is an error in one of the three dialects' shapes.
+    /// Whether it is an error in one of the dialects' shapes.
     pub(crate) fn is_typed_error(&self) -> bool {
         let message = |body: Value| body["error"]["message"].is_string();
         self.status >= 400 && self.json().is_some_and(message)

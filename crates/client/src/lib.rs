@@ -1,4 +1,4 @@
-//! An HTTP LLM client for three wire dialects over any tower HTTP service.
+//! An HTTP LLM client for four wire dialects over any tower HTTP service.
 //!
 //! [`LlmClient`] is the innermost service of a stack: it takes a
 //! [`ChatRequest`](steadfast_chat::ChatRequest), speaks the dialect of the provider that the

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::Dialect;
 
-/// A request that passed the provider's rules, in one form for all three dialects.
+/// A request that passed the provider's rules, in one form for all dialects.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SimRequest {

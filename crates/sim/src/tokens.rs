@@ -41,7 +41,7 @@ const DOCUMENTS: &[&str] = &[
     "responseSchema",
 ];
 
-/// Input tokens of a request body of any of the three dialects.
+/// Input tokens of a request body of any dialect.
 ///
 /// Of `messages`, `contents`, `system`, `systemInstruction` (also in snake case) and `tools`:
 /// four bytes of text are a token, rounded up for each text; each message or tool costs 4 more,

@@ -1,4 +1,4 @@
-//! A task that the model does with the client's tools, in all three dialects.
+//! A task that the model does with the client's tools, in all dialects.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What the tests share: requests of the three dialects and readers of their streams.
+//! What the tests share: requests of the dialects and readers of their streams.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 pub mod anthropic;
