@@ -134,6 +134,7 @@ async fn a_provider_that_keeps_nothing_is_asked_with_the_whole_conversation() {
         let unstored = response(&send(&rig, &unstored).await, false);
         let reply = send(&rig, &question(2, Some(id(&unstored)), false)).await;
         assert_eq!(reply.status, 400, "{dialect}: it was not to be kept: {}", reply.text());
+        assert_eq!(reply.json()["error"]["code"], "previous_response_not_found", "{dialect}");
     }
 }
 
@@ -439,6 +440,14 @@ async fn what_can_not_be_compacted_is_refused_and_a_failure_is_one() {
     };
     let reply = compact(json!({"model": MODEL, "input": []})).await;
     assert!(refusal(Dialect::Responses, 400, &reply).contains("input"));
+    let unknown = json!({"model": MODEL, "input": "hi", "previous_response_id": "resp_none"});
+    let reply = compact(unknown.clone()).await;
+    assert_eq!(reply.json()["error"]["code"], "previous_response_not_found");
+    let home = Rig::of(recording(Dialect::Responses).build()).await;
+    let ask = HttpRequest::post("/v1/responses/compact", unknown.to_string());
+    let reply = ask.send(home.addr).await;
+    assert_eq!(reply.status, 400, "a record of a part would lose the rest: {}", reply.text());
+    assert_eq!(home.asked(), 0);
     let reply = compact(json!({"model": model(Dialect::Anthropic), "input": "hi"})).await;
     refusal(Dialect::Responses, 502, &reply);
 }

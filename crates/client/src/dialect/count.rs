@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use steadfast_chat::ChatRequest;
 use steadfast_core::{Dialect, Failure};
 
@@ -96,6 +97,18 @@ pub(super) fn with_model(
         .map_err(|error| fault::malformed(dialect, "a request", &error))?;
     let set: [(&'static [&'static str], _); 1] = [(&["model"], Some(quoted(&request.chat.model)))];
     patched(Some(old), &set).map(Bytes::from)
+}
+
+/// The count in an answer of `dialect` that has it as `input_tokens`.
+pub(super) fn input_tokens(dialect: Dialect, body: &Bytes) -> Result<u64, Failure> {
+    #[derive(Deserialize)]
+    struct Answer {
+        input_tokens: u64,
+    }
+    let answer = serde_json::from_slice::<Answer>(body);
+    answer
+        .map(|answer| answer.input_tokens)
+        .map_err(|error| fault::malformed(dialect, "a count of tokens", &error))
 }
 
 /// `body` with no other fields than `names`: all else is refused in a request to count.

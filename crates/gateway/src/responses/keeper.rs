@@ -65,8 +65,10 @@ impl Keeper {
 
     fn keep(mut self, response: Option<StoredResponse>) {
         // What was put together of several answers no provider has.
-        let is_joined = |step: &Step| matches!(step.action, "resumed" | "continued");
-        if self.log.steps().iter().any(is_joined) {
+        let is_joined =
+            |step: &Step| step.layer == "recover" && matches!(step.action, "resumed" | "continued");
+        // Of so many steps some are not in the log.
+        if self.log.dropped() > 0 || self.log.steps().iter().any(is_joined) {
             self.at = None;
         }
         let tenant = self.tenant.as_deref();
@@ -74,6 +76,8 @@ impl Keeper {
             self.memory.keep_conversation(tenant, id, at.clone());
         }
         let Some(response) = response else { return };
+        // Who asks for it gets it from who keeps it.
+        let response = if self.at.is_some() { response.without_json() } else { response };
         match self.before {
             Some(before) => {
                 let bytes = self.bytes + response.size();

@@ -379,12 +379,32 @@ fn pin(request: &mut ChatRequest, at: Option<&Target>) {
     request.context.preference.get_or_insert_with(|| Preference::Only(account).into());
 }
 
+/// Whether `request` names what comes before it, and is not whole without that.
+fn is_partial(request: &ChatRequest) -> bool {
+    request.state.as_ref().is_some_and(|state| {
+        let names =
+            state.previous.is_some() || state.conversation.is_some() || state.has_references;
+        names && !state.is_replayed()
+    })
+}
+
+/// Why nobody here knows all that `request` says, if it is so.
+pub(crate) fn missing(request: &ChatRequest) -> Option<Failure> {
+    let state = request.state.as_ref().filter(|_| is_partial(request))?;
+    Some(match (&state.previous, &state.conversation) {
+        (Some(id), _) => no_response(id),
+        (None, Some(id)) => no_conversation(id),
+        (None, None) => {
+            let message = "input: an item_reference names an item that is not remembered here";
+            unknown(StatusCode::NOT_FOUND, message.to_owned())
+        }
+    })
+}
+
 /// Whether `request` was let go to one target alone, since only that has what it names: who that is.
 pub(crate) fn pinned(request: &ChatRequest) -> Option<&Target> {
-    let state = request.state.as_ref()?;
-    let names = state.previous.is_some() || state.conversation.is_some() || state.has_references;
     match request.context.preference.as_deref()? {
-        Preference::Only(at) if names => Some(at),
+        Preference::Only(at) if is_partial(request) => Some(at),
         _ => None,
     }
 }

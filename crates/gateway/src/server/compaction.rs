@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     admission::SMALL,
-    responses::{open, seal},
+    responses::{self, open, seal},
 };
 
 const DIALECT: Dialect = Dialect::Responses;
@@ -195,7 +195,14 @@ fn user_item(message: &Message) -> Value {
 }
 
 /// Has the model of `request` write a record of its conversation.
+///
+/// # Errors
+///
+/// Also when it goes on from what is not known here: a record without that would lose it.
 async fn compact(mut service: ChatService, request: &ChatRequest) -> Result<Compacted, Failure> {
+    if let Some(failure) = responses::missing(request) {
+        return Err(failure);
+    }
     let is_spoken = |message: &&Message| {
         message.role() != Role::System
             && !message.parts().iter().all(

@@ -137,9 +137,9 @@ impl Setup {
 }
 
 impl Setup {
-    /// Whether what one tenant names and is not known here may be another's.
+    /// Whether a response that is not known here is not there: it may be another tenant's, or no provider keeps any.
     fn isolates(&self) -> bool {
-        self.config.tenants.len() > 1
+        self.config.tenants.len() > 1 || self.gateway.keeper_of_responses().is_none()
     }
 }
 

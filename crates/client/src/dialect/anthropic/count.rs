@@ -1,15 +1,13 @@
 //! Anthropic's `count_tokens`.
 
 use bytes::Bytes;
-use serde::Deserialize;
 use steadfast_core::Failure;
 
 use super::{Anthropic, DIALECT};
 use crate::{
     dialect::{
         Codec, Route, Wire,
-        count::{CountCodec, CountRequest, only, with_model},
-        fault,
+        count::{CountCodec, CountRequest, input_tokens, only, with_model},
     },
     json::RequestError,
 };
@@ -40,14 +38,7 @@ impl CountCodec for TokenCount {
     }
 
     fn decode_answer(&self, body: &Bytes) -> Result<u64, Failure> {
-        #[derive(Deserialize)]
-        struct Answer {
-            input_tokens: u64,
-        }
-        let answer = serde_json::from_slice::<Answer>(body);
-        answer
-            .map(|answer| answer.input_tokens)
-            .map_err(|error| fault::malformed(DIALECT, "a count of tokens", &error))
+        input_tokens(DIALECT, body)
     }
 
     fn write_answer(&self, tokens: u64) -> Bytes {

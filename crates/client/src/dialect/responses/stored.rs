@@ -67,6 +67,13 @@ impl StoredResponse {
         Some(Self { id: id.into(), is_over, json: json.clone(), items })
     }
 
+    /// Without [all of it](Self::json), of which most may be what its request had: instructions and tools.
+    #[must_use]
+    pub fn without_json(mut self) -> Self {
+        self.json = Bytes::new();
+        self
+    }
+
     /// Its id.
     pub fn id(&self) -> &str {
         &self.id
@@ -246,6 +253,9 @@ mod tests {
         let of_body = stored();
         assert_eq!(of_frames.json(), of_body.json());
         assert_eq!(of_frames.messages(), of_body.messages());
+        let short = of_body.clone().without_json();
+        assert_eq!(short.messages(), of_body.messages());
+        assert!(short.size() + of_body.json().len() == of_body.size() && short.json().is_empty());
         for failed in [
             "event: response.failed\ndata: {\"response\":{}}\n\n",
             "",
