@@ -30,8 +30,8 @@ fn fields(dialect: Dialect) -> (Value, &'static str, Value, &'static str) {
             (json!({"service_tier": "auto"}), "service_tier", tool, "tools[0]")
         }
         Dialect::Responses => {
-            let refused = json!({"previous_response_id": "resp_1"});
-            (json!({"truncation": "auto"}), "truncation", refused, "previous_response_id")
+            let refused = json!({"prompt": {"id": "pmpt_1"}});
+            (json!({"truncation": "auto"}), "truncation", refused, "prompt")
         }
         Dialect::Gemini => {
             let refused = json!({"cachedContent": "cachedContents/x"});
