@@ -15,10 +15,12 @@ use tower_service::Service;
 
 use crate::{
     Providers,
+    authorize::{Access, Outgoing, Sending},
     dialect::translation::{self, LeftOut},
     events::{Asked, ClientEvents},
     future::ResponseFuture,
     headers::may_pass,
+    platform::Operation,
     provider::{Endpoint, Key},
     transport_failure,
 };
@@ -115,7 +117,7 @@ impl<S> LlmClient<S> {
     }
 
     /// The HTTP request for `request`, and what is to be remembered of it.
-    fn prepare(&self, mut request: ChatRequest) -> Result<(Request<ClientBody>, Asked), Failure> {
+    fn prepare(&self, mut request: ChatRequest) -> Result<(Outgoing, Asked), Failure> {
         let target = request.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
         let caller = request.dialect();
@@ -133,7 +135,7 @@ impl<S> LlmClient<S> {
             query: request.query.as_deref(),
             uri: endpoint.uri.as_ref(),
             path: &|| endpoint.codec.path(&request.model, request.stream),
-            stream: request.stream,
+            what: Operation::Generate { stream: request.stream },
         };
         let http = http_request(endpoint, key, &outbound, body).map_err(refuse)?;
         let asked = Asked { left_out, ..self.asked(endpoint, key, &outbound) };
@@ -188,14 +190,15 @@ impl<S> LlmClient<S> {
             target: "steadfast::client",
             target = %target,
             attempt = attempts,
-            stream = request.stream,
+            stream = request.is_stream(),
         );
         Asked {
             caller: request.dialect,
             left_out: LeftOut::default(),
             target,
             codec: endpoint.codec,
-            stream: request.stream,
+            envelope: endpoint.envelope,
+            what: request.what,
             attempts,
             log: context.log.clone(),
             limits: self.limits,
@@ -223,9 +226,15 @@ pub(crate) struct Outbound<'a> {
     pub(crate) query: Option<&'a str>,
     /// Its address without a query, where that is always the same.
     pub(crate) uri: Option<&'a Uri>,
-    /// The path below the base URL.
+    /// The path below the base URL, as the vendor has it.
     pub(crate) path: &'a dyn Fn() -> String,
-    pub(crate) stream: bool,
+    pub(crate) what: Operation,
+}
+
+impl Outbound<'_> {
+    fn is_stream(&self) -> bool {
+        matches!(self.what, Operation::Generate { stream: true })
+    }
 }
 
 pub(crate) fn http_request(
@@ -233,13 +242,13 @@ pub(crate) fn http_request(
     key: Option<&Key>,
     request: &Outbound<'_>,
     body: Bytes,
-) -> Result<Request<ClientBody>, Failure> {
+) -> Result<Outgoing, Failure> {
     let codec = endpoint.codec;
-    let mut http = Request::new(Full::new(body));
+    let mut http = Request::new(());
     *http.method_mut() = Method::POST;
     // What is the caller's own goes where it means to the provider what it meant to the caller.
     let is_own_dialect = request.dialect.is_none_or(|read| read == codec.dialect());
-    let query = request.query.filter(|_| is_own_dialect);
+    let query = request.query.filter(|_| is_own_dialect && endpoint.envelope.keeps_query());
     *http.uri_mut() = match (request.uri, query) {
         (Some(uri), None) => uri.clone(),
         _ => address(endpoint, request, query)?,
@@ -248,7 +257,7 @@ pub(crate) fn http_request(
     // With room for those of the transport.
     *headers = HeaderMap::with_capacity(12);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let accept = if request.stream { "text/event-stream" } else { "application/json" };
+    let accept = if request.is_stream() { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     // Answers are read as they come; a stream that is compressed comes later.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -278,10 +287,11 @@ pub(crate) fn http_request(
         before => before.saturating_add(1).into(),
     };
     headers.insert(ATTEMPT, attempt);
+    let body = endpoint.envelope.wrap(request.what, body, headers)?;
     if let Some(key) = key {
-        headers.insert(&key.header, key.value.clone());
+        key.add_to(headers);
     }
-    Ok(http)
+    Ok(Outgoing { request: http, body, access: Access::of(endpoint, key) })
 }
 
 /// The address of `request`, with what the caller's had in its query.
@@ -290,7 +300,7 @@ fn address(
     request: &Outbound<'_>,
     query: Option<&str>,
 ) -> Result<Uri, Failure> {
-    let mut text = (request.path)();
+    let mut text = endpoint.path(request.what, request.model, (request.path)())?;
     if let Some(query) = query {
         text.push(if text.contains('?') { '&' } else { '?' });
         text.push_str(query);
@@ -303,14 +313,14 @@ fn address(
 
 impl<S, B> Service<ChatRequest> for LlmClient<S>
 where
-    S: Service<Request<ClientBody>, Response = Response<B>>,
+    S: Service<Request<ClientBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: Body,
     B::Error: Into<BoxError>,
 {
     type Response = ChatResponse<ClientEvents<B>>;
     type Error = Failure;
-    type Future = ResponseFuture<S::Future, B>;
+    type Future = ResponseFuture<Sending<S>, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.service.poll_ready(cx).map_err(|error| transport_failure(error.into()))
@@ -320,7 +330,7 @@ where
         match self.prepare(request) {
             Ok((http, asked)) => {
                 asked.log.count_attempt();
-                ResponseFuture::calling(self.service.call(http), asked)
+                ResponseFuture::calling(asked.send(&mut self.service, http), asked)
             }
             Err(failure) => ResponseFuture::refused(failure),
         }

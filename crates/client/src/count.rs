@@ -14,10 +14,12 @@ use tower_service::Service;
 
 use crate::{
     AnswerLimits, ClientBody, LlmClient,
+    authorize::{Outgoing, Sending},
     client::{Outbound, http_request, refused},
     dialect::{CountCodec, CountRequest, count_codec, translation, unsupported},
     document::{DocumentFuture, ReadDocument},
     events::Asked,
+    platform::Operation,
     transport_failure,
 };
 
@@ -49,7 +51,7 @@ impl<S> CountClient<S> {
     fn prepare(
         &self,
         mut request: CountRequest,
-    ) -> Result<(Request<ClientBody>, Asked, CountReader), Failure> {
+    ) -> Result<(Outgoing, Asked, CountReader), Failure> {
         let target = request.chat.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
         let caller = request.dialect();
@@ -73,7 +75,7 @@ impl<S> CountClient<S> {
             query: chat.query.as_deref(),
             uri: None,
             path: &|| codec.path(&chat.model),
-            stream: false,
+            what: Operation::Count,
         };
         let http = http_request(endpoint, key, &outbound, body).map_err(refuse)?;
         Ok((http, self.0.asked(endpoint, key, &outbound), CountReader { codec }))
@@ -101,14 +103,14 @@ impl ReadDocument for CountReader {
 
 impl<S, B> Service<CountRequest> for CountClient<S>
 where
-    S: Service<Request<ClientBody>, Response = Response<B>>,
+    S: Service<Request<ClientBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: Body,
     B::Error: Into<BoxError>,
 {
     type Response = ProviderCount;
     type Error = Failure;
-    type Future = DocumentFuture<S::Future, B, CountReader>;
+    type Future = DocumentFuture<Sending<S>, B, CountReader>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.0.service.poll_ready(cx).map_err(|error| transport_failure(error.into()))
@@ -117,7 +119,7 @@ where
     fn call(&mut self, request: CountRequest) -> Self::Future {
         match self.prepare(request) {
             Ok((http, asked, reader)) => {
-                DocumentFuture::calling(self.0.service.call(http), asked, reader)
+                DocumentFuture::calling(asked.send(&mut self.0.service, http), asked, reader)
             }
             Err(failure) => DocumentFuture::refused(failure),
         }

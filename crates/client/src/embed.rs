@@ -14,10 +14,12 @@ use tower_service::Service;
 
 use crate::{
     AnswerLimits, ClientBody, LlmClient,
+    authorize::{Outgoing, Sending},
     client::{Outbound, http_request, refused},
     dialect::{EmbedCodec, EmbedShape, embed_codec, unsupported},
     document::{DocumentFuture, ReadDocument},
     events::Asked,
+    platform::Operation,
     transport_failure,
 };
 
@@ -53,7 +55,7 @@ impl<S> EmbedClient<S> {
     fn prepare(
         &self,
         mut request: EmbedRequest,
-    ) -> Result<(Request<ClientBody>, Asked, EmbeddingsReader), Failure> {
+    ) -> Result<(Outgoing, Asked, EmbeddingsReader), Failure> {
         let target = request.context.target.clone();
         let refuse = |failure| refused(failure, target.as_ref());
         let (endpoint, key) = self.0.resolve(target.as_ref(), None, &mut request.model)?;
@@ -69,7 +71,7 @@ impl<S> EmbedClient<S> {
             query: request.query.as_deref(),
             uri: None,
             path: &|| codec.path(&request),
-            stream: false,
+            what: Operation::Embed,
         };
         let http = http_request(endpoint, key, &outbound, body).map_err(refuse)?;
         let reader = EmbeddingsReader { codec, shape: EmbedShape::of(&request) };
@@ -98,14 +100,14 @@ impl ReadDocument for EmbeddingsReader {
 
 impl<S, B> Service<EmbedRequest> for EmbedClient<S>
 where
-    S: Service<Request<ClientBody>, Response = Response<B>>,
+    S: Service<Request<ClientBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: Body,
     B::Error: Into<BoxError>,
 {
     type Response = EmbedResponse;
     type Error = Failure;
-    type Future = DocumentFuture<S::Future, B, EmbeddingsReader>;
+    type Future = DocumentFuture<Sending<S>, B, EmbeddingsReader>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.0.service.poll_ready(cx).map_err(|error| transport_failure(error.into()))
@@ -115,7 +117,7 @@ where
         match self.prepare(request) {
             Ok((http, asked, reader)) => {
                 asked.log.count_attempt();
-                DocumentFuture::calling(self.0.service.call(http), asked, reader)
+                DocumentFuture::calling(asked.send(&mut self.0.service, http), asked, reader)
             }
             Err(failure) => DocumentFuture::refused(failure),
         }

@@ -9,19 +9,22 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode};
 use http_body::Body;
 use steadfast_chat::{Event, Head, ReplyHeaders};
 use steadfast_core::{BoxError, Dialect, Failure, Reason, RecoveryLog, Target, Upstream};
+use tower_service::Service;
 
 use crate::{
-    AnswerLimits,
+    AnswerLimits, ClientBody,
+    authorize::{Outgoing, Sending},
     body::AnswerBody,
     dialect::{
         Codec, StreamDecoder,
         translation::{AnswerCheck, LeftOut},
     },
     headers::{is_event_stream, kept, request_id},
+    platform::{Envelope, EventStream, Operation},
     transport_failure,
 };
 
@@ -37,11 +40,12 @@ const SMALL: usize = 1_024;
 pub(crate) struct Asked {
     pub(crate) target: Target,
     pub(crate) codec: &'static dyn Codec,
+    pub(crate) envelope: Envelope,
+    pub(crate) what: Operation,
     /// The dialect that the request was read in.
     pub(crate) caller: Option<Dialect>,
     /// What was left out of the request.
     pub(crate) left_out: LeftOut,
-    pub(crate) stream: bool,
     /// Attempts made for the request, this one included.
     pub(crate) attempts: u32,
     pub(crate) log: RecoveryLog,
@@ -49,6 +53,19 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Whether a stream was asked for.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.what, Operation::Generate { stream: true })
+    }
+
+    /// Sends the request by `service`, which is ready.
+    pub(crate) fn send<S>(&self, service: &mut S, request: Outgoing) -> Sending<S>
+    where
+        S: Service<Request<ClientBody>> + Clone,
+    {
+        Sending::new(service, request, (&self.target, &self.log))
+    }
+
     /// Adds where and when it happened.
     pub(crate) fn locate(&self, failure: Failure, headers: &HeaderMap) -> Failure {
         // One, whatever came before: each layer adds up what is below it.
@@ -63,8 +80,8 @@ impl Asked {
     pub(crate) fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Failure {
         // A copy: what is kept of a failure does not keep a connection's buffer.
         let body = Bytes::copy_from_slice(&body[..body.len().min(self.limits.error)]);
-        let upstream =
-            Upstream::response(status, headers.clone(), body).with_dialect(self.codec.dialect());
+        let mut upstream = Upstream::response(status, headers.clone(), body);
+        upstream.dialect = self.envelope.error_dialect(self.codec.dialect(), &upstream.body);
         Failure::from_upstream(upstream)
     }
 
@@ -84,6 +101,7 @@ impl Asked {
         if !matches!(text.first(), Some(b'{' | b'[')) {
             return Err(self.refusal(status, headers, body));
         }
+        let body = &self.envelope.unwrap(self.what, body.clone());
         read(body).map_err(|failure| match failure.upstream() {
             // What the provider reports is judged with its status and headers.
             Some(_) if failure.evidence() == "event" => self.refusal(status, headers, body),
@@ -106,7 +124,7 @@ impl Asked {
         head.status = status;
         head.headers = ReplyHeaders::picked(headers.clone(), kept);
         head.request_id = request_id(headers);
-        head.stream = self.stream;
+        head.stream = self.is_stream();
         head.attempts = self.attempts;
         head.log = self.log.clone();
         if !self.left_out.is_empty() {
@@ -134,6 +152,10 @@ struct Reader<B> {
     headers: Arc<HeaderMap>,
     /// Bytes read of the body.
     read: usize,
+    /// Takes events out of a stream of the platform's own.
+    unframe: Option<Box<EventStream>>,
+    /// What ended that stream, behind what was good of it.
+    broken: Option<Failure>,
 }
 
 enum Mode {
@@ -160,8 +182,18 @@ where
     ) -> Self {
         let body = Some(AnswerBody::new(body, extensions));
         let mode = Mode::Unknown(BytesMut::new());
-        let headers = Arc::new(if asked.stream { unshared_headers(headers) } else { headers });
-        Self(Box::new(Reader { body, mode, asked, status, headers, read: 0 }))
+        let headers = Arc::new(if asked.is_stream() { unshared_headers(headers) } else { headers });
+        let unframe = asked.envelope.event_stream(&headers, asked.limits.event).map(Box::new);
+        Self(Box::new(Reader {
+            body,
+            mode,
+            asked,
+            status,
+            headers,
+            read: 0,
+            unframe,
+            broken: None,
+        }))
     }
 
     /// What was known before the first event.
@@ -175,7 +207,8 @@ where
     /// Whether the answer is a stream by its content type and was asked to be one: then nothing is
     /// gained by waiting for its first byte.
     pub(crate) fn is_declared_stream(&self) -> bool {
-        self.0.asked.stream && is_event_stream(&self.0.headers)
+        let this = &self.0;
+        this.asked.is_stream() && (is_event_stream(&this.headers) || this.unframe.is_some())
     }
 
     /// Waits until it is known to be a stream, or the whole answer has been read. So an answer
@@ -208,6 +241,9 @@ where
 
     /// The next bytes; `None` at the end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
+        if let Some(failure) = self.broken.take() {
+            return Poll::Ready(Err(failure));
+        }
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(None)) };
         loop {
             let frame = ready!(body.poll_frame(cx));
@@ -219,11 +255,25 @@ where
                 Some(Err(error)) => Err(transport_failure(error.into())),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(mut data) => {
+                        let chunk = data.copy_to_bytes(data.remaining());
+                        let chunk = match &mut self.unframe {
+                            None => chunk,
+                            Some(frames) => {
+                                let mut events = BytesMut::new();
+                                self.broken = frames.push(&chunk, &mut events).err();
+                                match (events.is_empty(), self.broken.take()) {
+                                    (true, None) => continue,
+                                    (true, Some(failure)) => return Poll::Ready(Err(failure)),
+                                    (false, broken) => self.broken = broken,
+                                }
+                                events.freeze()
+                            }
+                        };
                         // Nobody need ask for the end of a body whose length is known.
                         if body.is_end_stream() {
                             self.body = None;
                         }
-                        Ok(Some(data.copy_to_bytes(data.remaining())))
+                        Ok(Some(chunk))
                     }
                     // Trailers.
                     Err(_) => continue,
@@ -356,7 +406,7 @@ where
                         Ok(Some(chunk)) => {
                             this.read = this.read.saturating_add(chunk.len());
                             // Nobody asked for a stream, so somebody collects it.
-                            if !this.asked.stream
+                            if !this.asked.is_stream()
                                 && let Err(failure) = this.bounded(this.read)
                             {
                                 return Poll::Ready(Some(Err(this.fail(failure))));

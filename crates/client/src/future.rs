@@ -13,7 +13,7 @@ use http::{HeaderMap, Response, StatusCode, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use steadfast_chat::ChatResponse;
-use steadfast_core::{BoxError, Failure, Reason, Upstream};
+use steadfast_core::{BoxError, Failure, Reason};
 use tokio::time::Sleep;
 
 use crate::{
@@ -157,10 +157,7 @@ pub(crate) fn started<B: Body>(response: Response<B>, asked: Asked) -> Started<B
             );
             Failure::new(Reason::ServerError, message).with_evidence("content-encoding")
         } else {
-            let upstream =
-                Upstream::response(parts.status, parts.headers.clone(), bytes::Bytes::new())
-                    .with_dialect(asked.codec.dialect());
-            Failure::from_upstream(upstream)
+            asked.refusal(parts.status, &parts.headers, &bytes::Bytes::new())
         };
         return Started::Failed(asked.locate(failure, &parts.headers));
     }
@@ -229,9 +226,8 @@ where
             }
         }
         let body = std::mem::take(&mut self.kept).freeze();
-        let upstream = Upstream::response(self.status, self.headers.clone(), body)
-            .with_dialect(self.asked.codec.dialect());
-        Poll::Ready(self.asked.locate(Failure::from_upstream(upstream), &self.headers))
+        let failure = self.asked.refusal(self.status, &self.headers, &body);
+        Poll::Ready(self.asked.locate(failure, &self.headers))
     }
 }
 

@@ -49,6 +49,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod authorize;
 mod body;
 mod client;
 mod count;
@@ -63,23 +64,31 @@ mod future;
 pub mod headers;
 mod json;
 mod models;
+mod platform;
 mod provider;
 mod secret;
+mod source;
 pub mod sse;
 mod stored;
 #[cfg(feature = "hyper")]
 pub mod transport;
 
 use self::fail::transport_failure;
+#[cfg(feature = "bedrock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "bedrock")))]
+pub use self::platform::Bedrock;
 #[cfg(feature = "hyper")]
 pub use self::transport::Transport;
 pub use self::{
+    authorize::Sending,
     client::{AnswerLimits, ClientBody, LlmClient},
     count::{CountClient, CountReader, ProviderCount},
     document::{DocumentFuture, ReadDocument},
     embed::{EmbedClient, EmbeddingsReader},
     events::ClientEvents,
     future::ResponseFuture,
+    platform::{Azure, Platform, Vertex},
     provider::{Provider, ProviderError, Providers},
     secret::{Credential, CredentialError, Secret},
+    source::{CredentialFuture, CredentialSource, TemporaryCredential},
 };

@@ -3,14 +3,16 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body::Body;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde::Deserialize;
-use steadfast_core::{BoxError, Dialect, Failure, Reason, Target};
+use steadfast_core::{BoxError, Dialect, Failure, Reason, RecoveryLog, Target};
 use tower_service::Service;
 
 use crate::{
     ClientBody, LlmClient,
+    authorize::{Access, Outgoing, Sending},
     client::USER_AGENT,
+    platform::Operation,
     provider::{Endpoint, Key},
     transport_failure,
 };
@@ -59,12 +61,7 @@ impl<S> LlmClient<S> {
         B::Error: Into<BoxError>,
     {
         let request = self.list_request(name)?;
-        let mut service = self.service.clone();
-        std::future::poll_fn(|cx| service.poll_ready(cx))
-            .await
-            .map_err(|error| transport_failure(error.into()))?;
-        let response =
-            service.call(request).await.map_err(|error| transport_failure(error.into()))?;
+        let response = self.ask(&Target::new(name), request).await?;
         let status = response.status();
         if !status.is_success() {
             let reason = Reason::from_status(status).unwrap_or(Reason::Unknown);
@@ -77,7 +74,25 @@ impl<S> LlmClient<S> {
         })
     }
 
-    fn list_request(&self, name: &str) -> Result<Request<ClientBody>, Failure> {
+    /// Sends a request that is no call of a model.
+    pub(crate) async fn ask<B>(
+        &self,
+        target: &Target,
+        request: Outgoing,
+    ) -> Result<Response<B>, Failure>
+    where
+        S: Service<Request<ClientBody>, Response = Response<B>> + Clone,
+        S::Error: Into<BoxError>,
+    {
+        let mut service = self.service.clone();
+        std::future::poll_fn(|cx| service.poll_ready(cx))
+            .await
+            .map_err(|error| transport_failure(error.into()))?;
+        let sending = Sending::new(&mut service, request, (target, &RecoveryLog::disabled()));
+        sending.await.map_err(transport_failure)
+    }
+
+    fn list_request(&self, name: &str) -> Result<Outgoing, Failure> {
         let (endpoint, key) = self.providers().route(Some(&Target::new(name)), None)?;
         let facts = endpoint.codec.facts();
         let path = match facts.dialect {
@@ -85,7 +100,7 @@ impl<S> LlmClient<S> {
             Dialect::Gemini => "/v1beta/models?pageSize=1000",
             Dialect::OpenAi | Dialect::Responses => "/models",
         };
-        bare_request(endpoint, key, Method::GET, path)
+        bare_request(endpoint, key, Operation::List, Method::GET, path)
     }
 }
 
@@ -93,10 +108,12 @@ impl<S> LlmClient<S> {
 pub(crate) fn bare_request(
     endpoint: &Endpoint,
     key: Option<&Key>,
+    what: Operation,
     method: Method,
     path: &str,
-) -> Result<Request<ClientBody>, Failure> {
-    let mut request = Request::new(Full::new(Bytes::new()));
+) -> Result<Outgoing, Failure> {
+    let path = endpoint.path(what, "", path.to_owned())?;
+    let mut request = Request::new(());
     *request.method_mut() = method;
     *request.uri_mut() = format!("{}{path}", endpoint.base_url)
         .parse()
@@ -112,9 +129,9 @@ pub(crate) fn bare_request(
         headers.insert(name, value.clone());
     }
     if let Some(key) = key {
-        headers.insert(&key.header, key.value.clone());
+        key.add_to(headers);
     }
-    Ok(request)
+    Ok(Outgoing { request, body: Bytes::new(), access: Access::of(endpoint, key) })
 }
 
 async fn read<B>(body: B) -> Result<BytesMut, Failure>

@@ -6,8 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use steadfast_core::{Dialect, Failure, FaultSide, Reason, Scope, Target};
 
 use crate::{
-    Credential, Secret,
+    Credential, CredentialSource, Platform, Secret,
     dialect::{Codec, Wire, codec},
+    platform::{Envelope, Operation},
+    source::Renewed,
 };
 
 /// One provider.
@@ -31,11 +33,28 @@ pub struct Provider {
     name: Box<str>,
     dialect: Dialect,
     also: Option<Dialect>,
+    platform: Platform,
     base_url: Option<String>,
-    credentials: Vec<Credential>,
+    credentials: Vec<Held>,
     open: bool,
     headers: Vec<(String, String)>,
     wire: Option<Wire>,
+}
+
+/// A credential, or where one comes from.
+#[derive(Clone)]
+enum Held {
+    Fixed(Credential),
+    Source(Box<str>, Arc<dyn CredentialSource>),
+}
+
+impl Held {
+    fn name(&self) -> &str {
+        match self {
+            Self::Fixed(credential) => &credential.name,
+            Self::Source(name, _) => name,
+        }
+    }
 }
 
 /// A provider that can not be used as it is described.
@@ -83,8 +102,32 @@ pub enum ProviderError {
         provider: Box<str>,
         /// What is wrong with it.
         problem: &'static str,
-        /// The vendor's own.
-        example: &'static str,
+        /// The vendor's own, or one like it.
+        example: String,
+    },
+    /// No address, where everybody has one of his own.
+    #[error("the provider `{provider}` has no base URL; right would be one such as `{example}`")]
+    NoUrl {
+        /// The provider.
+        provider: Box<str>,
+        /// One that would be right.
+        example: String,
+    },
+    /// A platform that is not described well.
+    #[error("the platform of the provider `{provider}`: {problem}")]
+    BadPlatform {
+        /// The provider.
+        provider: Box<str>,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A platform that does not serve models in the dialect.
+    #[error("the platform of the provider `{provider}` has no models in the dialect {dialect}")]
+    NoDialect {
+        /// The provider.
+        provider: Box<str>,
+        /// The dialect.
+        dialect: Dialect,
     },
     /// A header that is none.
     #[error("the header `{header}` of the provider `{provider}` is not valid in HTTP")]
@@ -103,6 +146,7 @@ impl Provider {
             name: name.into(),
             dialect,
             also: None,
+            platform: Platform::Vendor,
             base_url: None,
             credentials: Vec::new(),
             open: false,
@@ -118,6 +162,12 @@ impl Provider {
         self
     }
 
+    /// Served by this platform instead of the vendor.
+    pub fn on(mut self, platform: Platform) -> Self {
+        self.platform = platform;
+        self
+    }
+
     /// At this address, as the vendor's own SDK has it: OpenAI's ends in `/v1`, Anthropic's and
     /// Gemini's is the host. A slash, or for the latter two a version, at its end does no harm.
     pub fn with_base_url(mut self, url: impl Into<String>) -> Self {
@@ -127,7 +177,18 @@ impl Provider {
 
     /// With one more credential. The first is used when a target names none.
     pub fn with_credential(mut self, credential: Credential) -> Self {
-        self.credentials.push(credential);
+        self.credentials.push(Held::Fixed(credential));
+        self
+    }
+
+    /// With one more credential, which expires: what `source` gives is used until shortly before its end, and
+    /// replaced at once, in the same attempt, when the provider no longer takes it.
+    pub fn with_source(
+        mut self,
+        name: impl Into<Box<str>>,
+        source: impl CredentialSource + 'static,
+    ) -> Self {
+        self.credentials.push(Held::Source(name.into(), Arc::new(source)));
         self
     }
 
@@ -167,7 +228,7 @@ impl fmt::Debug for Provider {
         f.debug_struct("Provider")
             .field("name", &self.name)
             .field("dialect", &self.dialect)
-            .field("credentials", &self.credentials)
+            .field("credentials", &self.credentials.iter().map(Held::name).collect::<Vec<_>>())
             .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
@@ -181,6 +242,8 @@ pub struct Providers(Arc<[Endpoint]>);
 pub(crate) struct Endpoint {
     pub(crate) name: Box<str>,
     pub(crate) codec: &'static dyn Codec,
+    pub(crate) platform: Platform,
+    pub(crate) envelope: Envelope,
     /// Scheme, host and path, without a slash at its end.
     pub(crate) base_url: String,
     /// The address of every request, where model and streaming are no part of it.
@@ -192,12 +255,32 @@ pub(crate) struct Endpoint {
     also: Option<Box<Endpoint>>,
 }
 
-/// A credential as a header.
+/// A credential as it is sent.
 pub(crate) struct Key {
     pub(crate) name: Box<str>,
-    pub(crate) secret: Secret,
-    pub(crate) header: HeaderName,
-    pub(crate) value: HeaderValue,
+    kind: KeyKind,
+}
+
+enum KeyKind {
+    Header { secret: Secret, header: HeaderName, value: HeaderValue },
+    Renewed(Arc<Renewed>),
+}
+
+impl Key {
+    /// Puts it into `headers`, where it can be.
+    pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
+        if let KeyKind::Header { header, value, .. } = &self.kind {
+            headers.insert(header, value.clone());
+        }
+    }
+
+    /// What is fetched, where it can not.
+    pub(crate) fn renewed(&self) -> Option<&Arc<Renewed>> {
+        match &self.kind {
+            KeyKind::Header { .. } => None,
+            KeyKind::Renewed(renewed) => Some(renewed),
+        }
+    }
 }
 
 impl Providers {
@@ -241,9 +324,13 @@ impl Providers {
             .flat_map(|endpoint| endpoint.credentials.iter().map(|k| &*k.name))
     }
 
-    /// The secrets of all providers, for whoever keeps them out of logs and errors.
+    /// The secrets of all providers that do not change, for whoever keeps them out of logs and errors.
     pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        self.0.iter().flat_map(|endpoint| &endpoint.credentials).map(|key| &key.secret)
+        let keys = self.0.iter().flat_map(|endpoint| &endpoint.credentials);
+        keys.filter_map(|key| match &key.kind {
+            KeyKind::Header { secret, .. } => Some(secret),
+            KeyKind::Renewed(_) => None,
+        })
     }
 
     fn get(&self, name: &str) -> Option<&Endpoint> {
@@ -302,31 +389,47 @@ impl Endpoint {
             }
             None => None,
         };
-        let Provider { name, dialect, base_url, credentials, open, headers, wire, .. } = provider;
+        let Provider {
+            name, dialect, platform, base_url, credentials, open, headers, wire, ..
+        } = provider;
         let codec = codec(dialect);
-        let base_url = base_url.as_deref().unwrap_or(codec.facts().base_url);
-        let (base_url, host) = checked_url(base_url, codec).map_err(|problem| {
-            let example = codec.facts().base_url;
+        if !platform.speaks(dialect) {
+            return Err(ProviderError::NoDialect { provider: name, dialect });
+        }
+        if let Some(problem) = platform.problem() {
+            return Err(ProviderError::BadPlatform { provider: name, problem });
+        }
+        let Some(base_url) = base_url.or_else(|| platform.base_url(codec)) else {
+            return Err(ProviderError::NoUrl { provider: name, example: platform.example(codec) });
+        };
+        let suffixes = platform.redundant_suffixes(codec);
+        let (base_url, host) = checked_url(&base_url, suffixes).map_err(|problem| {
+            let example = platform.example(codec);
             ProviderError::BadUrl { provider: name.clone(), problem, example }
         })?;
         if credentials.is_empty() && !open {
             return Err(ProviderError::NoCredential(name));
         }
         let mut keys: Vec<Key> = Vec::new();
-        for credential in credentials {
-            if keys.iter().any(|key| key.name == credential.name) {
-                let credential = credential.name;
+        for held in credentials {
+            if keys.iter().any(|key| *key.name == *held.name()) {
+                let credential = held.name().into();
                 return Err(ProviderError::DuplicateCredential { provider: name, credential });
             }
-            let (header, prefix) = codec.facts().credential.clone();
-            let value = format!("{prefix}{}", credential.secret.expose());
-            let Ok(mut value) = HeaderValue::try_from(value) else {
-                let credential = credential.name;
-                return Err(ProviderError::BadSecret { provider: name, credential });
-            };
-            value.set_sensitive(true);
-            let Credential { name, secret } = credential;
-            keys.push(Key { name, secret, header, value });
+            keys.push(match held {
+                Held::Fixed(Credential { name: credential, secret }) => {
+                    let (header, prefix) = platform.credential(codec);
+                    let value = format!("{prefix}{}", secret.expose());
+                    let Ok(mut value) = HeaderValue::try_from(value) else {
+                        return Err(ProviderError::BadSecret { provider: name, credential });
+                    };
+                    value.set_sensitive(true);
+                    Key { name: credential, kind: KeyKind::Header { secret, header, value } }
+                }
+                Held::Source(name, source) => {
+                    Key { name, kind: KeyKind::Renewed(Arc::new(Renewed::new(source))) }
+                }
+            });
         }
         let mut all = HeaderMap::new();
         for (header, value) in headers {
@@ -340,18 +443,50 @@ impl Endpoint {
             }
         }
         let wire = wire.unwrap_or_else(|| Wire {
-            max_completion_tokens: host.ends_with("openai.com") || host.ends_with("azure.com"),
+            max_completion_tokens: host.ends_with("openai.com")
+                || host.ends_with("azure.com")
+                || matches!(platform, Platform::Azure(_)),
             ..Wire::default()
         });
-        let path = codec.path("a", false);
-        let fixed = path == codec.path("b", true);
-        let uri = fixed.then(|| format!("{base_url}{path}").parse().ok()).flatten();
-        Ok(Self { name, codec, base_url, uri, credentials: keys, headers: all, wire, also })
+        let path = |model, stream| {
+            let vendor = codec.path(model, stream);
+            platform.path(dialect, Operation::Generate { stream }, model, vendor)
+        };
+        let fixed = path("a", false).filter(|fixed| path("b", true).as_ref() == Some(fixed));
+        let uri = fixed.and_then(|path| format!("{base_url}{path}").parse().ok());
+        let envelope = platform.envelope(dialect);
+        let credentials = keys;
+        let headers = all;
+        Ok(Self {
+            name,
+            codec,
+            platform,
+            envelope,
+            base_url,
+            uri,
+            credentials,
+            headers,
+            wire,
+            also,
+        })
+    }
+
+    /// The address, below the base URL, of `what` of `model`, which is at `vendor` with the vendor.
+    pub(crate) fn path(
+        &self,
+        what: Operation,
+        model: &str,
+        vendor: String,
+    ) -> Result<String, Failure> {
+        self.platform.path(self.codec.dialect(), what, model, vendor).ok_or_else(|| {
+            let message = format!("the platform of `{}` has no such thing", self.name);
+            Failure::refused(Reason::Unsupported, message).with_evidence("platform")
+        })
     }
 }
 
 /// The address without what is too much at its end, and its host.
-fn checked_url(url: &str, codec: &dyn Codec) -> Result<(String, String), &'static str> {
+fn checked_url(url: &str, suffixes: &[&str]) -> Result<(String, String), &'static str> {
     let url = url.trim();
     if url.contains(['?', '#']) {
         return Err("has a query or a fragment");
@@ -369,7 +504,7 @@ fn checked_url(url: &str, codec: &dyn Codec) -> Result<(String, String), &'stati
     // A host may be called as a path ends.
     let host_end = url.find("://").map_or(0, |at| at + 3 + authority.as_str().len());
     let mut base = url.trim_end_matches('/');
-    for suffix in codec.facts().redundant_suffixes {
+    for suffix in suffixes {
         if let Some(shorter) = base.strip_suffix(suffix).filter(|left| left.len() >= host_end) {
             base = shorter.trim_end_matches('/');
         }

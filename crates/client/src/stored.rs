@@ -4,7 +4,7 @@ use http::{Method, Request, Response};
 use steadfast_core::{BoxError, Dialect, Failure, Target};
 use tower_service::Service;
 
-use crate::{ClientBody, LlmClient, models::bare_request, transport_failure};
+use crate::{ClientBody, LlmClient, models::bare_request, platform::Operation};
 
 impl<S> LlmClient<S> {
     /// Asks `target` by `method` for what it keeps under `path` below `/responses/`, such as `resp_1/cancel`: its
@@ -26,11 +26,8 @@ impl<S> LlmClient<S> {
         S::Error: Into<BoxError>,
     {
         let (endpoint, key) = self.providers().route(Some(target), Some(Dialect::Responses))?;
-        let request = bare_request(endpoint, key, method, &format!("/responses/{path}"))?;
-        let mut service = self.service.clone();
-        std::future::poll_fn(|cx| service.poll_ready(cx))
-            .await
-            .map_err(|error| transport_failure(error.into()))?;
-        service.call(request).await.map_err(|error| transport_failure(error.into()))
+        let path = format!("/responses/{path}");
+        let request = bare_request(endpoint, key, Operation::Stored, method, &path)?;
+        self.ask(target, request).await
     }
 }

@@ -133,6 +133,16 @@ pub fn wall() -> SystemTime {
     wall_at(Instant::now())
 }
 
+/// The system's own wall time, which may be set at any moment and follows no paused clock: for what another machine
+/// compares with its own, such as a signature.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a signature is compared with another machine's clock"
+)]
+pub fn utc() -> SystemTime {
+    SystemTime::now()
+}
+
 #[expect(clippy::disallowed_methods, reason = "the only place that reads wall time")]
 fn wall_at(at: Instant) -> SystemTime {
     static START: OnceLock<(Instant, SystemTime)> = OnceLock::new();

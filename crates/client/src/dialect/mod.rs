@@ -173,6 +173,7 @@ pub struct DialectFacts {
 }
 
 pub(crate) use self::fault::unsupported;
+pub(crate) use self::gemini::segment;
 pub use self::{error::ErrorReply, fault::NO_RESPONSE, field::text_field};
 
 /// The codec of `dialect`.

@@ -102,6 +102,12 @@ fn ask(dialect: Dialect, stream: bool) -> ChatRequest {
 
 type Answer = steadfast_chat::ChatResponse<steadfast_client::ClientEvents<Chunks>>;
 
+/// Gives `value` to who asks first, whichever clone of a service that is.
+fn once<T>(value: T) -> impl Fn() -> T + Clone {
+    let value = Arc::new(std::sync::Mutex::new(Some(value)));
+    move || value.lock().unwrap().take().expect("asked once")
+}
+
 async fn call(request: ChatRequest, reply: Reply) -> (Result<Answer, Failure>, Probe) {
     let probe = Probe::default();
     let body = Chunks {
@@ -117,9 +123,9 @@ async fn call(request: ChatRequest, reply: Reply) -> (Result<Answer, Failure>, P
         .header("set-cookie", "a=b")
         .body(body)
         .unwrap();
-    let mut response = Some(response);
+    let response = once(response);
     let service = service_fn(move |_: Request<ClientBody>| {
-        std::future::ready(Ok::<_, Infallible>(response.take().unwrap()))
+        std::future::ready(Ok::<_, Infallible>(response()))
     });
     let client = LlmClient::with_service(providers(), service);
     (client.oneshot(request).await, probe)
@@ -135,9 +141,9 @@ async fn answer(request: ChatRequest, reply: Reply) -> Result<Completion, Failur
 /// The request that goes out.
 async fn sent(request: ChatRequest) -> (http::request::Parts, String) {
     let (send, receive) = tokio::sync::oneshot::channel();
-    let mut send = Some(send);
+    let send = once(send);
     let service = service_fn(move |request: Request<ClientBody>| {
-        let _ = send.take().unwrap().send(request);
+        let _ = send().send(request);
         std::future::ready(Err::<Response<ClientBody>, _>(io::Error::other("enough")))
     });
     let failure = LlmClient::with_service(providers(), service).oneshot(request).await.unwrap_err();
@@ -389,9 +395,9 @@ async fn transport_errors_keep_their_kind_and_failures_are_not_changed() {
         (BoxError::from(io::Error::other("dns")), Reason::Network),
         (BoxError::from(Failure::new(Reason::Budget, "ours")), Reason::Budget),
     ] {
-        let mut error = Some(error);
+        let error = once(error);
         let service = service_fn(move |_: Request<ClientBody>| {
-            std::future::ready(Err::<Response<ClientBody>, _>(error.take().unwrap()))
+            std::future::ready(Err::<Response<ClientBody>, _>(error()))
         });
         let client = LlmClient::with_service(providers(), service);
         let failure = client.oneshot(ask(Dialect::OpenAi, false)).await.unwrap_err();

@@ -105,7 +105,7 @@ fn folder(model: &str) -> (&'static str, &str) {
 
 /// `name` as one segment of a path: a model's name may come from a caller, and must not lead
 /// anywhere else.
-fn segment(name: &str) -> String {
+pub(crate) fn segment(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {
