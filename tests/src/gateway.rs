@@ -161,7 +161,7 @@ pub struct RigBuilder {
     server: String,
     rest: String,
     send_buffer: Option<u32>,
-    providers: Vec<(SimProvider, String)>,
+    providers: Vec<(SimProvider, Option<String>, String)>,
 }
 
 impl RigBuilder {
@@ -201,7 +201,13 @@ impl RigBuilder {
 
     /// One more provider, with more lines for its section.
     pub fn provider_with(mut self, provider: SimProvider, lines: &str) -> Self {
-        self.providers.push((provider, lines.to_owned()));
+        self.providers.push((provider, None, lines.to_owned()));
+        self
+    }
+
+    /// One more provider, with this credential instead of [`PROVIDER_KEY`].
+    pub fn provider_by(mut self, provider: SimProvider, credential: &str, lines: &str) -> Self {
+        self.providers.push((provider, Some(credential.to_owned()), lines.to_owned()));
         self
     }
 
@@ -210,7 +216,8 @@ impl RigBuilder {
         let key = self.secret("provider", PROVIDER_KEY);
         let mut text = format!("{}\n[server]\n{}\n{}\n", self.top, self.server, self.rest);
         let mut sims = Vec::new();
-        for (provider, lines) in self.providers {
+        for (provider, credential, lines) in self.providers {
+            let key = credential.as_ref().unwrap_or(&key);
             let sim = SimServer::local(provider).await.unwrap();
             let provider = sim.provider();
             text += &format!(

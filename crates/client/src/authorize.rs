@@ -176,7 +176,8 @@ where
                 }
                 Turn::Calling(future, credential) => {
                     let response = ready!(future.as_mut().poll(cx)).map_err(Into::into)?;
-                    let is_stale = self.envelope.is_stale(response.status(), response.headers());
+                    let is_stale =
+                        self.envelope.is_stale(response.status(), response.headers(), credential);
                     if !is_stale || mem::replace(&mut self.renewed, true) {
                         return Poll::Ready(Ok(response));
                     }

@@ -56,6 +56,12 @@ pub trait CredentialSource: fmt::Debug + Send + Sync {
     fn fetch(&self) -> CredentialFuture<'_>;
 }
 
+impl<T: CredentialSource + ?Sized> CredentialSource for Arc<T> {
+    fn fetch(&self) -> CredentialFuture<'_> {
+        (**self).fetch()
+    }
+}
+
 /// A credential that holds for a while.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -70,7 +76,6 @@ pub(crate) enum Proof {
     /// A token, as `authorization: Bearer`.
     Bearer(Secret),
     /// Keys that sign requests to AWS.
-    #[cfg_attr(not(feature = "bedrock"), expect(dead_code, reason = "nothing signs"))]
     Aws(AwsKeys),
 }
 

@@ -172,6 +172,8 @@ pub enum ErrorKind {
     Overloaded,
     /// 500.
     ServerError,
+    /// The model itself failed: 424 on Bedrock, 500 elsewhere.
+    ModelError,
     /// 504.
     GatewayTimeout,
     /// The key is wrong: 401, Gemini's 400 `API_KEY_INVALID`.

@@ -75,7 +75,7 @@ pub struct Entry {
     pub key: Option<String>,
     /// The body's bytes.
     pub body: Bytes,
-    /// The body as JSON, if it is JSON.
+    /// The body as JSON, if it is JSON. On a platform it is the vendor's: what was in the platform's envelope.
     pub json: Option<Value>,
     /// The model asked for; empty if none was.
     pub model: String,
@@ -314,17 +314,33 @@ pub(crate) fn redacted_headers(headers: &HeaderMap) -> Vec<(String, String)> {
             let text = String::from_utf8_lossy(value.as_bytes());
             let shown = match name.as_str() {
                 "authorization" => match text.split_once(' ') {
+                    Some((scheme, signed)) if scheme.starts_with("AWS4-") => {
+                        format!("{scheme} {}", redacted_signature(signed))
+                    }
                     Some((scheme, secret)) => format!("{scheme} {}", hash::redact(secret)),
                     None => hash::redact(&text),
                 },
-                "x-api-key" | "x-goog-api-key" | "api-key" | "proxy-authorization" | "cookie" => {
-                    hash::redact(&text)
-                }
+                "x-api-key"
+                | "x-goog-api-key"
+                | "api-key"
+                | "x-amz-security-token"
+                | "proxy-authorization"
+                | "cookie" => hash::redact(&text),
                 _ => text.into_owned(),
             };
             (name.as_str().to_owned(), shown)
         })
         .collect()
+}
+
+/// A signature's fields: whose it is and what it signs are no secrets.
+fn redacted_signature(fields: &str) -> String {
+    let field = |field: &str| match field.trim().split_once('=') {
+        Some((name @ ("Credential" | "SignedHeaders"), value)) => format!("{name}={value}"),
+        Some((name @ "Signature", value)) => format!("{name}={}", hash::redact(value)),
+        _ => hash::redact(field),
+    };
+    fields.split(',').map(field).collect::<Vec<_>>().join(", ")
 }
 
 /// The query as the journal keeps it.

@@ -20,6 +20,8 @@
 //!   values and can be read from TOML or JSON.
 //! * **Strict**: what the real providers refuse is refused with their status and their message:
 //!   unanswered tool calls, foreign thinking signatures, a prompt beyond the window, wrong keys.
+//! * **Platforms** (feature `clouds`): `SimProviderBuilder::on` puts a provider on Azure, Vertex AI or Bedrock, with
+//!   their addresses, credentials (signatures are verified), envelopes, errors and streams.
 //! * **A journal**: the [`Journal`] has every request, the fault applied to it, whether its
 //!   response was read to the end or dropped, and as [`Sent`] the complete answer.
 //!
@@ -76,10 +78,13 @@ mod error;
 mod fault;
 mod generate;
 mod hash;
+mod hosting;
 mod journal;
 mod limit;
 mod models;
 mod plan;
+#[cfg(feature = "clouds")]
+mod platform;
 mod provider;
 mod raw;
 mod request;
@@ -105,6 +110,8 @@ pub use journal::{End, Entry, Journal};
 pub use limit::KeyLimits;
 pub use models::{Model, Prefill, ToolsBeside, default_models};
 pub use plan::{FaultPlan, PlanError, PlanRule};
+#[cfg(feature = "clouds")]
+pub use platform::{AwsSigner, Azure, Bedrock, Platform, Vertex};
 pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
 pub use request::SimRequest;
 pub use server::SimServer;

@@ -25,6 +25,7 @@ use crate::dialect::{self, Dialect, Memory};
 use crate::error::SimError;
 use crate::fault::Fault;
 use crate::hash::Signer;
+use crate::hosting::{Hosting, Vendor};
 use crate::journal::Journal;
 use crate::limit::{KeyLimits, Limiter};
 use crate::models::{Model, default_models};
@@ -71,7 +72,7 @@ pub(crate) struct Inner {
     pub(crate) dialect: Dialect,
     pub(crate) name: String,
     pub(crate) models: Vec<Model>,
-    pub(crate) keys: Option<Vec<String>>,
+    pub(crate) hosting: Box<dyn Hosting>,
     pub(crate) seed: u64,
     pub(crate) latency: Latency,
     pub(crate) limiter: Limiter,
@@ -90,6 +91,7 @@ pub(crate) struct Inner {
 }
 
 struct State {
+    keys: Option<Arc<[String]>>,
     plan: FaultPlan,
     /// How often each rule of the plan was applied.
     applied: Vec<u64>,
@@ -130,6 +132,7 @@ impl SimProvider {
             dialect,
             name: dialect.as_str().to_owned(),
             models: default_models(dialect),
+            hosting: Box::new(Vendor),
             keys: None,
             seed: 0,
             latency: Latency::default(),
@@ -217,6 +220,19 @@ impl SimProvider {
         self.inner.state.lock().count_fault = fault;
     }
 
+    /// Replaces the keys, or tokens, that it accepts: those before it are expired from now on.
+    pub fn set_keys<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) {
+        let keys = keys.into_iter().map(Into::into).collect();
+        self.inner.state.lock().keys = Some(keys);
+    }
+
+    /// Makes the credentials of this signer expired from now on. Returns `false` where there are none: of a provider
+    /// on Bedrock, those that it [was given](crate::Bedrock::with_signer).
+    #[cfg(feature = "clouds")]
+    pub fn expire_signer(&self, access_key_id: &str) -> bool {
+        self.inner.hosting.expire_signer(access_key_id)
+    }
+
     /// How many scripted answers are left.
     #[must_use]
     pub fn script_left(&self) -> usize {
@@ -227,6 +243,10 @@ impl SimProvider {
 impl Inner {
     pub(crate) fn model(&self, name: &str) -> Option<&Model> {
         self.models.iter().find(|model| model.name == name)
+    }
+
+    pub(crate) fn keys(&self) -> Option<Arc<[String]>> {
+        self.state.lock().keys.clone()
     }
 
     pub(crate) fn count_fault(&self) -> Option<Fault> {
@@ -345,7 +365,8 @@ pub struct SimProviderBuilder {
     dialect: Dialect,
     name: String,
     models: Vec<Model>,
-    keys: Option<Vec<String>>,
+    hosting: Box<dyn Hosting>,
+    keys: Option<Arc<[String]>>,
     seed: u64,
     latency: Latency,
     limits: KeyLimits,
@@ -384,7 +405,15 @@ impl SimProviderBuilder {
         self
     }
 
-    /// The keys it accepts. Without this it accepts any that is not empty.
+    /// Serves the models on this platform: requests have to have its addresses, credentials and envelopes, and get its
+    /// errors and streams. One that has no models of the dialect (only Vertex AI has Gemini's) knows no address.
+    #[cfg(feature = "clouds")]
+    pub fn on(mut self, platform: impl Into<crate::Platform>) -> Self {
+        self.hosting = platform.into().hosting();
+        self
+    }
+
+    /// The keys it accepts, on a platform also its tokens. Without this it accepts any that is not empty.
     pub fn keys<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.keys = Some(keys.into_iter().map(Into::into).collect());
         self
@@ -504,7 +533,7 @@ impl SimProviderBuilder {
             dialect: self.dialect,
             name: self.name,
             models: self.models,
-            keys: self.keys,
+            hosting: self.hosting,
             seed: self.seed,
             latency: self.latency,
             limiter: Limiter::new(self.limits),
@@ -519,6 +548,7 @@ impl SimProviderBuilder {
             output_limit: self.output_limit,
             continuation: self.continuation,
             state: Mutex::new(State {
+                keys: self.keys,
                 plan: self.plan,
                 applied: Vec::new(),
                 installed: Instant::now(),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::answer::{Answer, Stop, Usage};
@@ -14,6 +14,7 @@ use crate::embed::{self, EmbedCall};
 use crate::error::{SimError, SimErrorKind};
 use crate::fault::{Fault, RawResponse};
 use crate::hash;
+use crate::hosting::{Received, VendorRequest};
 use crate::journal::{End, Entry, EntryGuard, redacted_headers, redacted_query};
 use crate::limit::Resource;
 use crate::models::Model;
@@ -45,10 +46,14 @@ pub(crate) async fn serve(
     body: Bytes,
 ) -> Result<Response<SimBody>, SimError> {
     let dialect = provider.dialect;
+    let hosting = &*provider.hosting;
     let path = head.uri.path();
     let query = head.uri.query().unwrap_or_default();
-    let route = dialect::route(dialect, &head.method, path);
-    let json: Result<Value, serde_json::Error> = serde_json::from_slice(&body);
+    let keys = provider.keys();
+    let received = Received { dialect, head: &head, body: &body, keys: keys.as_deref() };
+    let VendorRequest { path: vendor_path, query: vendor_query, headers, json, key, refused } =
+        hosting.open(&received);
+    let route = dialect::route(dialect, &head.method, &vendor_path);
     let (model, stream) = model_and_stream(&route, json.as_ref().ok());
     let (number, fault) = match &route {
         Route::Generate { .. } | Route::Embed { .. } => {
@@ -58,7 +63,6 @@ pub(crate) async fn serve(
         _ => (0, None),
     };
 
-    let key = dialect::key(dialect, &head.headers, query);
     let mut entry = Entry::new(&provider.name, head.method.as_str(), path);
     entry.number = number;
     entry.query = redacted_query(query);
@@ -80,10 +84,13 @@ pub(crate) async fn serve(
     let mut in_flight = RequestInFlight {
         provider,
         guard: provider.journal.open(entry),
-        request_id: dialect::request_id(dialect, &mut rng),
+        request_id: hosting.request_id(dialect, &mut rng),
         rng,
-        form: Form { crlf: provider.crlf, sse: dialect != Dialect::Gemini || is_sse(query) },
-        key: key.clone().unwrap_or_default(),
+        form: Form {
+            crlf: provider.crlf,
+            sse: dialect != Dialect::Gemini || is_sse(&vendor_query),
+        },
+        key: key.unwrap_or_default(),
         known: provider.model(&model).is_some(),
         model: provider.model(&model).cloned().unwrap_or_else(|| Model::new(model, 8_192, 1_024)),
         number,
@@ -102,7 +109,12 @@ pub(crate) async fn serve(
         }
     }
     in_flight.pause().await;
-    match in_flight.validate(&head, &route, key.as_deref(), json, &body) {
+    let vendor = Opened { method: &head.method, path, headers: &headers, route: &route };
+    let checked = match refused {
+        Some(refusal) => Err(refusal),
+        None => in_flight.validate(&vendor, json, &body),
+    };
+    match checked {
         Err(refusal) => Ok(in_flight.refuse(&refusal)),
         Ok(Reply::Document(document)) => Ok(in_flight.document(&document)),
         Ok(Reply::Embeddings(call)) => {
@@ -114,6 +126,16 @@ pub(crate) async fn serve(
             Ok(in_flight.answer(&request, faults))
         }
     }
+}
+
+/// What of the vendor's request was read before it is checked.
+#[derive(Clone, Copy)]
+struct Opened<'a> {
+    method: &'a Method,
+    /// As it was received.
+    path: &'a str,
+    headers: &'a HeaderMap,
+    route: &'a Route,
 }
 
 enum Reply {
@@ -163,6 +185,7 @@ impl RequestInFlight<'_> {
             wall: &self.provider.wall,
             request_id: &self.request_id.1,
             form: self.form,
+            hosting: &*self.provider.hosting,
         }
     }
 
@@ -208,7 +231,7 @@ impl RequestInFlight<'_> {
             Fault::Empty => {
                 let dialect = self.provider.dialect;
                 let (kind, body) = if stream {
-                    (dialect::stream_type(dialect, self.form.sse), dialect::empty_stream(dialect))
+                    (self.stream_type(), dialect::empty_stream(dialect))
                 } else {
                     (dialect::json_type(dialect), "")
                 };
@@ -223,33 +246,26 @@ impl RequestInFlight<'_> {
     /// Everything a real provider checks.
     fn validate(
         &self,
-        head: &Parts,
-        route: &Route,
-        key: Option<&str>,
+        opened: &Opened<'_>,
         json: Result<Value, serde_json::Error>,
         raw: &[u8],
     ) -> Result<Reply, Refusal> {
         let provider = self.provider;
         let dialect = provider.dialect;
-        let accepted = |key: &str| match &provider.keys {
-            None => true,
-            Some(keys) => keys.iter().any(|known| known == key),
-        };
+        let hosting = &*provider.hosting;
+        let route = opened.route;
         if *route == Route::Hello {
             return Ok(Reply::Document(serde_json::json!({"message": "hello"})));
         }
-        if !key.is_some_and(accepted) {
-            return Err(dialect::bad_key(dialect, key));
-        }
         let counting = match route {
             Route::Unknown | Route::Hello => {
-                return Err(dialect::no_route(dialect, &head.method, head.uri.path()));
+                return Err(dialect::no_route(dialect, opened.method, opened.path));
             }
             Route::Models => {
                 return Ok(Reply::Document(dialect::models(dialect, &provider.models)));
             }
             Route::Model(name) => {
-                let model = provider.model(name).ok_or_else(|| dialect::no_model(dialect, name))?;
+                let model = provider.model(name).ok_or_else(|| hosting.no_model(dialect, name))?;
                 return Ok(Reply::Document(dialect::model(dialect, model)));
             }
             Route::Kept(id) => return provider.memory.responses.get(id).map(Reply::Document),
@@ -257,11 +273,12 @@ impl RequestInFlight<'_> {
             Route::Generate { .. } | Route::Embed { .. } => false,
             Route::Count { .. } => true,
         };
-        dialect::check_headers(dialect, &head.headers)?;
-        let mut body = json.map_err(|error| dialect::bad_json(dialect, &error, raw))?;
+        let refused = |refusal| hosting.refused(dialect, refusal, counting);
+        dialect::check_headers(dialect, opened.headers).map_err(refused)?;
+        let mut body = json.map_err(|error| hosting.bad_json(dialect, &error, raw))?;
         if !body.is_object() {
             let error = serde::de::Error::custom("expected an object");
-            return Err(dialect::bad_json(dialect, &error, raw));
+            return Err(hosting.bad_json(dialect, &error, raw));
         }
         if dialect == Dialect::Gemini && counting && body["generateContentRequest"].is_object() {
             body = body["generateContentRequest"].take();
@@ -269,15 +286,15 @@ impl RequestInFlight<'_> {
         if dialect == Dialect::Responses {
             body = provider.memory.responses.expand(body);
         }
-        dialect::model_of(dialect, &body)?;
+        dialect::model_of(dialect, &body).map_err(refused)?;
         let embeds = matches!(route, Route::Embed { .. });
         if !self.known || (!counting && embeds != (self.model.dimensions > 0)) {
-            return Err(dialect::no_model(dialect, &self.model.name));
+            return Err(hosting.no_model(dialect, &self.model.name));
         }
         if let Route::Embed { single, .. } = route {
-            let call = embed::read(dialect, &self.model, *single, &body)?;
+            let call = embed::read(dialect, &self.model, *single, &body).map_err(refused)?;
             provider.limiter.admit(&self.key, call.input_tokens).map_err(|denied| {
-                dialect::limited(dialect, &denied, &self.model.name, &provider.wall)
+                hosting.limited(dialect, &denied, &self.model.name, &provider.wall)
             })?;
             return Ok(Reply::Embeddings(call));
         }
@@ -293,13 +310,14 @@ impl RequestInFlight<'_> {
                 counting,
                 memory: &provider.memory,
             },
-        )?;
+        )
+        .map_err(refused)?;
         let input_tokens = count_tokens(&body) as u64;
         if counting {
-            return Ok(Reply::Document(dialect::count(dialect, input_tokens)));
+            return Ok(Reply::Document(hosting.count(dialect, input_tokens)));
         }
         provider.limiter.admit(&self.key, input_tokens).map_err(|denied| {
-            dialect::limited(dialect, &denied, &self.model.name, &provider.wall)
+            hosting.limited(dialect, &denied, &self.model.name, &provider.wall)
         })?;
         let (model, stream) = model_and_stream(route, Some(&body));
         let mut request = SimRequest {
@@ -421,6 +439,7 @@ impl RequestInFlight<'_> {
             created: CREATED + self.number,
             form: self.form,
             signs: self.model.thinking || self.model.signatures,
+            infix: provider.hosting.id_infix(),
         };
         let keeps = dialect == Dialect::Responses && request.body["store"] != false;
         let (mut builder, mut sent) = if request.stream {
@@ -428,6 +447,7 @@ impl RequestInFlight<'_> {
             if let Some(last) = frames.last().filter(|_| keeps) {
                 provider.memory.responses.keep_end(&request.body, &last.bytes);
             }
+            let frames = provider.hosting.frames(dialect, frames, &sent);
             (BodyBuilder::stream(self.timed(frames)), sent)
         } else {
             let (body, sent) = dialect::whole(dialect, &answer, &mut render);
@@ -437,7 +457,7 @@ impl RequestInFlight<'_> {
             }
             let tokens = u32::try_from(sent.usage.output).unwrap_or(u32::MAX);
             let wait = provider.latency.per_token.saturating_mul(tokens);
-            (BodyBuilder::whole_after(wait, body), sent)
+            (BodyBuilder::whole_after(wait, provider.hosting.whole(dialect, body)), sent)
         };
         sent.cut = cut;
         provider.limiter.charge_output(&self.key, sent.usage.output);
@@ -448,11 +468,9 @@ impl RequestInFlight<'_> {
         builder.apply(faults, &self.error_context());
 
         let mut headers = self.headers();
-        let mut kind = if request.stream {
-            dialect::stream_type(dialect, self.form.sse)
-        } else {
-            dialect::json_type(dialect)
-        };
+        provider.hosting.answer_headers(dialect, request.stream, &sent, &mut headers);
+        let mut kind =
+            if request.stream { self.stream_type() } else { dialect::json_type(dialect) };
         for fault in faults {
             if let Fault::ContentType(other) = fault {
                 kind = other;
@@ -492,13 +510,20 @@ impl RequestInFlight<'_> {
         frames
     }
 
+    fn stream_type(&self) -> &'static str {
+        self.provider.hosting.stream_type(self.provider.dialect, self.form.sse)
+    }
+
     /// The headers every response of this provider has.
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
+        let hosting = &*self.provider.hosting;
         if let (Some(name), id) = &self.request_id {
             set(&mut headers, HeaderName::from_static(name), id);
         }
+        hosting.headers(self.provider.dialect, &self.request_id.1, &mut headers);
         match self.provider.dialect {
+            _ if !hosting.is_vendor() => {}
             Dialect::OpenAi | Dialect::Responses => {
                 set(&mut headers, HeaderName::from_static("openai-version"), "2020-10-01");
                 set(&mut headers, HeaderName::from_static("openai-organization"), "org-sim");
@@ -507,6 +532,9 @@ impl RequestInFlight<'_> {
                 set(&mut headers, HeaderName::from_static("anthropic-organization-id"), "sim");
             }
             Dialect::Gemini => return headers,
+        }
+        if !hosting.shows_limits() {
+            return headers;
         }
         for level in self.provider.limiter.levels(&self.key) {
             let what = match level.resource {
@@ -549,7 +577,7 @@ impl RequestInFlight<'_> {
 }
 
 /// Sets a header; a value that can not be one is left out.
-fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+pub(crate) fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }

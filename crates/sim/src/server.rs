@@ -89,10 +89,11 @@ impl SimServer {
     }
 
     /// The base URL as the vendor's SDK expects it: OpenAI's ends in `/v1`, the others are the
-    /// host.
+    /// host. On a platform it is the host.
     #[must_use]
     pub fn base_url(&self) -> String {
         match self.provider.dialect() {
+            _ if !self.provider.inner.hosting.is_vendor() => format!("http://{}", self.addr),
             Dialect::OpenAi | Dialect::Responses => format!("http://{}/v1", self.addr),
             Dialect::Anthropic | Dialect::Gemini => format!("http://{}", self.addr),
         }

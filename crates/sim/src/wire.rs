@@ -8,7 +8,8 @@ use crate::body::Step;
 use crate::error::SimErrorKind;
 use crate::fault::{Break, ErrorKind, Fault, FirstToken, How};
 
-const GARBAGE: &[u8] = b"\xff\xfe\x00\x80{\xc3\x28\xf0\x9f";
+/// Bytes that are neither UTF-8 nor JSON.
+pub(crate) const GARBAGE: &[u8] = b"\xff\xfe\x00\x80{\xc3\x28\xf0\x9f";
 
 /// One piece of a body.
 #[derive(Clone, Debug)]
@@ -41,13 +42,52 @@ impl Frame {
 
 /// What a dialect sends when a stream breaks or pauses.
 pub(crate) trait FaultRender {
-    /// Its error event; `first` if nothing was sent before it.
     /// The event of an error behind so many others.
     fn error_frame(&self, kind: &ErrorKind, behind: usize) -> Bytes;
     /// The body of that error.
     fn error_body(&self, kind: &ErrorKind) -> Bytes;
     /// Its keep-alive.
     fn ping(&self) -> Bytes;
+    /// How its frames are damaged.
+    fn framing(&self) -> &dyn Framing;
+}
+
+/// What stands around the events of a stream, and so what damages them.
+pub(crate) trait Framing {
+    /// A frame as the dialect writes it, in this framing.
+    fn wrap(&self, frame: Bytes) -> Bytes {
+        frame
+    }
+
+    /// In place of `next`: a frame that can not be read.
+    fn malformed(&self, next: Option<&Bytes>) -> Bytes;
+
+    /// The beginning of a frame, where there is none to cut.
+    fn beginning(&self) -> Bytes;
+
+    /// A frame of bytes that mean nothing.
+    fn garbage(&self) -> Bytes;
+}
+
+/// Server-sent events, and Gemini's list.
+#[derive(Debug)]
+pub(crate) struct ServerSent;
+
+impl Framing for ServerSent {
+    fn malformed(&self, next: Option<&Bytes>) -> Bytes {
+        match next {
+            Some(next) if next.contains(&b':') => malformed(next, false),
+            _ => Bytes::from_static(b"data: {\"broken\"=\r\n\r\n"),
+        }
+    }
+
+    fn beginning(&self) -> Bytes {
+        Bytes::from_static(b"data: {\"id\":\"tr")
+    }
+
+    fn garbage(&self) -> Bytes {
+        Bytes::from([b"data: ", GARBAGE, b"\r\n\r\n"].concat())
+    }
 }
 
 /// A body before and after its faults are applied.
@@ -148,19 +188,15 @@ impl BodyBuilder {
             }
             How::TruncatedJson => {
                 self.cut(at, Tail::End);
-                let next = next.unwrap_or_else(|| Bytes::from_static(b"data: {\"id\":\"tr"));
+                let next = next.unwrap_or_else(|| render.framing().beginning());
                 let half = next.slice(..next.len().div_ceil(2));
                 self.frames.push(Frame::new(Kind::Meta, half));
             }
             How::MalformedJson => {
-                let bad = match next {
-                    Some(next) if next.contains(&b':') => malformed(&next, false),
-                    _ => Bytes::from_static(b"data: {\"broken\"=\r\n\r\n"),
-                };
-                self.replace(at, bad);
+                self.replace(at, render.framing().malformed(next.as_ref()));
             }
             How::Garbage => {
-                self.replace(at, Bytes::from([b"data: ", GARBAGE, b"\r\n\r\n"].concat()));
+                self.replace(at, render.framing().garbage());
             }
         }
     }
@@ -296,7 +332,7 @@ impl BodyBuilder {
 
 /// The same bytes with the first colon inside the JSON made an equals sign. The rest of a frame
 /// that was cut in two loses its last brace instead: a colon there may be part of a text.
-fn malformed(bytes: &Bytes, whole: bool) -> Bytes {
+pub(crate) fn malformed(bytes: &Bytes, whole: bool) -> Bytes {
     let at = if whole || bytes.windows(5).any(|five| five == b"data:") {
         let start = bytes.iter().position(|b| *b == b'{').unwrap_or(0);
         bytes[start..].iter().position(|b| *b == b':').map(|colon| start + colon)

@@ -134,6 +134,8 @@ pub use steadfast_chat::*;
 pub use steadfast_classify as classify;
 #[cfg(feature = "client")]
 pub use steadfast_client as client;
+#[cfg(any(feature = "aws", feature = "google"))]
+pub use steadfast_cloud as cloud;
 #[cfg(feature = "compact")]
 pub use steadfast_compact as compact;
 pub use steadfast_core::*;

@@ -267,7 +267,10 @@ impl Reader {
         if chunk["error"].is_object() {
             return self.error(&chunk);
         }
-        assert_eq!(chunk["object"], "chat.completion.chunk");
+        // Azure's first chunk says what its filters made of the prompt, and nothing else.
+        if chunk["prompt_filter_results"].is_null() {
+            assert_eq!(chunk["object"], "chat.completion.chunk");
+        }
         self.openai_usage(&chunk["usage"]);
         for item in chunk["choices"].as_array().expect("chunks have choices") {
             let delta = &item["delta"];

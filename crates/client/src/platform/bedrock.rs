@@ -14,7 +14,11 @@ use serde::Deserialize;
 use steadfast_core::{BoxError, Dialect, Failure, Reason, Upstream, time::utc};
 
 use super::{Bedrock, Change, Operation, changed, is_plain};
-use crate::{ClientBody, dialect::segment, source::AwsKeys};
+use crate::{
+    ClientBody, TemporaryCredential,
+    dialect::segment,
+    source::{AwsKeys, Proof},
+};
 
 pub(super) const SUFFIXES: &[&str] = &["/openai/v1", "/openai"];
 
@@ -124,16 +128,23 @@ pub(super) fn is_openai_error(body: &[u8]) -> bool {
     serde_json::from_slice::<Refusal>(body).is_ok()
 }
 
-/// Whether credentials that were good have expired.
-pub(super) fn is_stale(status: StatusCode, headers: &HeaderMap) -> bool {
+/// Whether credentials that were good may have expired. Of a token that is no longer good AWS says what it says of
+/// everybody who may not.
+pub(super) fn is_stale(
+    status: StatusCode,
+    headers: &HeaderMap,
+    credential: &TemporaryCredential,
+) -> bool {
+    let is_token = matches!(credential.proof, Proof::Bearer(_));
     let name = headers.get(ERROR_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let name = name.split(':').next().unwrap_or_default();
     status == StatusCode::UNAUTHORIZED
         || status == StatusCode::FORBIDDEN
-            && matches!(
-                name,
-                "ExpiredTokenException" | "ExpiredToken" | "UnrecognizedClientException"
-            )
+            && (is_token
+                || matches!(
+                    name,
+                    "ExpiredTokenException" | "ExpiredToken" | "UnrecognizedClientException"
+                ))
 }
 
 /// Signs `request` with `keys`, by Signature Version 4.
@@ -148,7 +159,9 @@ pub(crate) fn sign(
     bedrock: &Bedrock,
 ) -> Result<(), BoxError> {
     // Responses are at a host of their own, and so at a service of their own.
-    let is_mantle = request.uri().host().is_some_and(|host| host.starts_with("bedrock-mantle."));
+    let host = request.uri().host().unwrap_or_default();
+    let is_mantle = host.starts_with("bedrock-mantle.")
+        || !host.starts_with("bedrock-runtime") && request.uri().path().contains("/responses");
     let identity = Credentials::new(
         &*keys.access_key_id,
         keys.secret_access_key.expose(),

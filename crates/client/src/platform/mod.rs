@@ -15,7 +15,7 @@ use steadfast_core::{Dialect, Failure};
 
 #[cfg(feature = "bedrock")]
 pub(crate) use self::bedrock::{EventStream, sign};
-use crate::{dialect::Codec, json::patched};
+use crate::{TemporaryCredential, dialect::Codec, json::patched};
 
 /// Who serves the models of a provider.
 ///
@@ -102,8 +102,8 @@ impl Platform {
         }
     }
 
-    /// What is wrong with it.
-    pub(crate) fn problem(&self) -> Option<&'static str> {
+    /// What is wrong with it: a name that no address can carry.
+    pub fn problem(&self) -> Option<&'static str> {
         match self {
             Self::Vendor => None,
             Self::Azure(azure) => azure.problem(),
@@ -175,7 +175,7 @@ impl Platform {
             Self::Vertex(_) => match dialect {
                 Dialect::Anthropic => Envelope::VertexMessages,
                 Dialect::Gemini => Envelope::VertexGemini,
-                Dialect::OpenAi | Dialect::Responses => Envelope::None,
+                Dialect::OpenAi | Dialect::Responses => Envelope::Vertex,
             },
             #[cfg(feature = "bedrock")]
             Self::Bedrock(_) => match dialect {
@@ -211,8 +211,10 @@ pub(crate) enum Envelope {
     None,
     /// Anthropic's messages on Vertex: the model is in the address, the version of the API in the body.
     VertexMessages,
-    /// Gemini's own, but for counts of tokens.
+    /// Gemini's own on Vertex, but for roles and counts of tokens.
     VertexGemini,
+    /// Errors of Vertex.
+    Vertex,
     /// Anthropic's messages on Bedrock: as on Vertex, betas and streaming too, and answers as an AWS event stream.
     #[cfg(feature = "bedrock")]
     BedrockMessages,
@@ -234,7 +236,7 @@ impl Envelope {
         headers: &mut HeaderMap,
     ) -> Result<Bytes, Failure> {
         match self {
-            Self::None => Ok(body),
+            Self::None | Self::Vertex => Ok(body),
             Self::VertexMessages => vertex::messages(what, &body, headers),
             Self::VertexGemini => vertex::gemini(what, body),
             #[cfg(feature = "bedrock")]
@@ -246,7 +248,7 @@ impl Envelope {
 
     /// Whether what a caller's address had in its query means something in the platform's.
     pub(crate) fn keeps_query(self) -> bool {
-        matches!(self, Self::None | Self::VertexGemini)
+        matches!(self, Self::None | Self::Vertex | Self::VertexGemini)
     }
 
     /// Takes a whole answer out of it.
@@ -266,6 +268,7 @@ impl Envelope {
         let own = match self {
             Self::None | Self::VertexGemini => true,
             Self::VertexMessages => vertex::is_anthropic_error(body),
+            Self::Vertex => false,
             #[cfg(feature = "bedrock")]
             Self::BedrockMessages => false,
             #[cfg(feature = "bedrock")]
@@ -286,13 +289,18 @@ impl Envelope {
         }
     }
 
-    /// Whether a refusal means that a credential which was fetched is no longer good.
-    pub(crate) fn is_stale(self, status: StatusCode, headers: &HeaderMap) -> bool {
+    /// Whether a refusal may mean that `credential`, which was fetched, is no longer good.
+    pub(crate) fn is_stale(
+        self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        credential: &TemporaryCredential,
+    ) -> bool {
         match self {
             #[cfg(feature = "bedrock")]
-            Self::BedrockMessages | Self::Bedrock => bedrock::is_stale(status, headers),
+            Self::BedrockMessages | Self::Bedrock => bedrock::is_stale(status, headers, credential),
             _ => {
-                let _ = headers;
+                let _ = (headers, credential);
                 status == StatusCode::UNAUTHORIZED
             }
         }

@@ -7,7 +7,7 @@ use steadfast_core::{Dialect, Failure};
 use super::{Operation, Vertex, changed, is_plain};
 use crate::{
     dialect::segment,
-    json::{Object, fields_of_body, text_of},
+    json::{Array, Fields, Object, Raw, fields_of_body, items, patched, text_of},
 };
 
 pub(super) const SUFFIXES: &[&str] = &["/v1", "/v1beta1"];
@@ -77,20 +77,43 @@ pub(super) fn messages(
     }
 }
 
-/// Gemini's request: what is counted stands in no `generateContentRequest` there.
+/// Gemini's request: each content has a role there, and what is counted stands in no `generateContentRequest`.
 pub(super) fn gemini(what: Operation, body: Bytes) -> Result<Bytes, Failure> {
-    if what != Operation::Count {
+    let body = if what == Operation::Count { counted(&body)? } else { body };
+    let mut fields = fields_of_body(&body)?;
+    let contents = fields.take("contents").and_then(|contents| items(contents).ok());
+    let Some(contents) = contents else { return Ok(body) };
+    let lacks_role = |content: &Raw<'_>| {
+        Fields::read(*content).is_ok_and(|mut content| content.take("role").is_none())
+    };
+    if !contents.iter().any(lacks_role) {
         return Ok(body);
     }
-    let fields = fields_of_body(&body)?;
+    let mut out = Vec::new();
+    {
+        let mut list = Array::new(&mut out);
+        for content in contents {
+            if lacks_role(&content) {
+                list.raw(&patched(Some(content), &[(&["role"], Some("\"user\"".to_owned()))])?);
+            } else {
+                list.raw(content.get());
+            }
+        }
+    }
+    changed(&body, &[(&["contents"], Some(text_of(out)))])
+}
+
+/// What of a request to count Vertex knows.
+fn counted(body: &Bytes) -> Result<Bytes, Failure> {
+    const KNOWN: [&str; 4] = ["contents", "systemInstruction", "tools", "generationConfig"];
+    let fields = fields_of_body(body)?;
+    let inner = fields.iter().find(|(name, _)| *name == "generateContentRequest");
+    let inner = inner.map(|(_, raw)| Bytes::copy_from_slice(raw.get().as_bytes()));
     let mut out = Vec::with_capacity(body.len());
     {
         let mut object = Object::new(&mut out);
-        let inner = fields.iter().find(|(name, _)| *name == "generateContentRequest");
-        let inner = inner.map(|(_, raw)| Bytes::copy_from_slice(raw.get().as_bytes()));
-        let from = inner.as_ref().unwrap_or(&body);
-        const KNOWN: [&str; 4] = ["contents", "systemInstruction", "tools", "generationConfig"];
-        for (name, raw) in fields_of_body(from)?.iter().filter(|(name, _)| KNOWN.contains(name)) {
+        let from = fields_of_body(inner.as_ref().unwrap_or(body))?;
+        for (name, raw) in from.iter().filter(|(name, _)| KNOWN.contains(name)) {
             object.raw(name, raw.get());
         }
     }

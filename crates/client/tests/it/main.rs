@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests, helpers included")]
 
 mod answers;
+#[cfg(feature = "bedrock")]
+mod bedrock;
 mod client;
 mod codecs;
 mod embeddings;
@@ -13,6 +15,7 @@ mod mutated;
 #[cfg(feature = "hyper")]
 mod network;
 mod nobodys_fault;
+mod platforms;
 mod requests;
 mod responses;
 mod sdks;

@@ -2,6 +2,7 @@
 //!
 //! Every key is optional. What is wrong is reported with file, line and key, all of it at once.
 
+mod cloud;
 mod error;
 mod keys;
 mod link;
@@ -14,21 +15,22 @@ mod source;
 mod spend;
 mod validate;
 
+pub(crate) use self::{
+    cloud::CloudCredential,
+    load::native,
+    preset::keys as preset_keys,
+    validate::{credential_name, key_name},
+};
 pub use self::{
     error::{ConfigError, ConfigErrors},
     keys::schema,
     link::Link,
     routes::RouteConfig,
     schema::{
-        Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
-        ProviderConfig, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig, ServerConfig,
-        SummariserConfig, Switch, TenantConfig, TimeoutConfig,
+        Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, Kind,
+        LogConfig, ProviderConfig, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig,
+        ServerConfig, SummariserConfig, Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
     spend::{AccountCaps, SpendLimitConfig},
-};
-pub(crate) use self::{
-    load::native,
-    preset::keys as preset_keys,
-    validate::{credential_name, key_name},
 };

@@ -249,14 +249,28 @@ pub struct ProviderConfig {
     pub name: String,
     /// What it speaks: chat completions, messages, generateContent or responses.
     pub dialect: Dialect,
+    /// Who serves its models. What is particular to a cloud stands in [clouds.md](clouds.md).
+    #[serde(default)]
+    pub kind: Kind,
+    /// With `kind = "azure"`: the version of the older API, such as `2024-10-21`, which has deployments in the address.
+    /// Without it the newer one is asked, which has none.
+    pub api_version: Option<String>,
+    /// With `kind = "vertex"`: the project.
+    pub project: Option<String>,
+    /// With `kind = "vertex"`: the location, such as `us-east5`, `eu` or `global`.
+    pub location: Option<String>,
+    /// With `kind = "bedrock"`: the region, such as `eu-central-1`.
+    pub region: Option<String>,
     /// What it speaks besides, at the same address: a caller of that dialect is answered by it as it is. OpenAI itself
     /// speaks `openai` and `responses`; few compatible servers do.
     pub also: Option<Dialect>,
     /// Where it is, as in the vendor's own SDK: OpenAI's ends in `/v1`, Anthropic's and Gemini's is the
-    /// host. Without it the vendor's own.
+    /// host. Without it the vendor's own, or that of the project's location or the region. With `kind = "azure"` it is
+    /// the resource's endpoint, such as `https://my-resource.openai.azure.com`, and has to be given.
     pub base_url: Option<String>,
-    /// Its keys in the order they are used: `env:NAME` or `file:PATH`. Their names (the variable, the
-    /// file's stem) are seen in headers, logs and metrics. None: it wants no key.
+    /// Its keys in the order they are used: `env:NAME` or `file:PATH`; those of a cloud that expire and are renewed:
+    /// `aws:default`, `aws:profile/NAME`, `google:default`, `google:PATH` of a service account's file. Their names (the
+    /// variable, the file's stem, the profile) are seen in headers, logs and metrics. None: it wants no key.
     #[serde(default)]
     pub credentials: Vec<String>,
     /// Asked for → sent. A key that ends with `*` stands for every beginning, `*` alone for all others;
@@ -304,6 +318,11 @@ impl ProviderConfig {
         Self {
             name: name.into(),
             dialect,
+            kind: Kind::default(),
+            api_version: None,
+            project: None,
+            location: None,
+            region: None,
             also: None,
             base_url: None,
             credentials: Vec::new(),
@@ -320,6 +339,22 @@ impl ProviderConfig {
             headers: BTreeMap::new(),
         }
     }
+}
+
+/// Who serves the models of a provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Kind {
+    /// The vendor of its dialect, or a server that is compatible with it.
+    #[default]
+    Vendor,
+    /// Azure: OpenAI's models in their two dialects, and Anthropic's.
+    Azure,
+    /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects.
+    Vertex,
+    /// Amazon Bedrock: Anthropic's models, and others in OpenAI's two dialects.
+    Bedrock,
 }
 
 fn yes() -> bool {

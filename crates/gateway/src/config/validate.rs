@@ -8,8 +8,8 @@ use steadfast_client::headers::may_pass;
 use steadfast_core::{Failover, Reason};
 
 use super::{
-    Auth, Config, ConfigError, ConfigErrors, Link, Source, SpendLimitConfig, SummariserConfig,
-    TenantConfig,
+    Auth, CloudCredential, Config, ConfigError, ConfigErrors, Link, Source, SpendLimitConfig,
+    SummariserConfig, TenantConfig,
 };
 use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
 
@@ -189,11 +189,19 @@ impl Check<'_> {
             let mut called = BTreeSet::new();
             for (n, credential) in provider.credentials.iter().enumerate() {
                 let at = format!("{at}.credentials[{n}]");
-                self.secret(&at, credential, false);
+                let is_known = match CloudCredential::of(credential) {
+                    Some(Err(why)) => {
+                        self.fail(&at, why);
+                        false
+                    }
+                    Some(Ok(_)) => true,
+                    None => {
+                        self.secret(&at, credential, false);
+                        credential.starts_with("env:") || credential.starts_with("file:")
+                    }
+                };
                 let name = credential_name(credential);
-                if (credential.starts_with("env:") || credential.starts_with("file:"))
-                    && !called.insert(name)
-                {
+                if is_known && !called.insert(name) {
                     self.fail(
                         at,
                         format!(
@@ -202,6 +210,9 @@ impl Check<'_> {
                         ),
                     );
                 }
+            }
+            for (key, why) in provider.platform().err().unwrap_or_default() {
+                self.fail(format!("{at}.{key}"), why);
             }
             if let Some(url) = &provider.base_url {
                 let parsed = url.parse::<http::Uri>().ok();
@@ -420,8 +431,11 @@ pub(crate) fn key_name(tenant: &str, reference: &str) -> String {
     format!("{tenant}/{name}")
 }
 
-/// What a credential is called in logs and on targets: the name of its variable or file.
+/// What a credential is called in logs and on targets: the name of its variable, file or profile.
 pub(crate) fn credential_name(reference: &str) -> &str {
+    if let Some(Ok(cloud)) = CloudCredential::of(reference) {
+        return cloud.name();
+    }
     match reference.split_once(':') {
         Some(("file", path)) => {
             let path = path.trim();

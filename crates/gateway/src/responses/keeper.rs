@@ -7,7 +7,7 @@ use steadfast_chat::{ChatRequest, Head, Message, ProviderState, SharedVec};
 use steadfast_client::dialect::StoredResponse;
 use steadfast_core::{Dialect, RecoveryLog, Step, Target};
 
-use super::{Content, ResponseMemory};
+use super::{Content, ResponseMemory, SocketMemory};
 
 /// Remembers the answer to one request, as its caller is given it.
 pub(crate) struct Keeper {
@@ -19,6 +19,8 @@ pub(crate) struct Keeper {
     bytes: usize,
     /// Who answers, and keeps it.
     at: Option<Target>,
+    /// Of an answer that nobody is to store: for how long it is remembered here.
+    socket: Option<Arc<SocketMemory>>,
     log: RecoveryLog,
 }
 
@@ -43,13 +45,19 @@ impl Keeper {
             before: is_known.then_some(messages),
             bytes: before + body,
             at: None,
+            socket: None,
             log: request.context.log.clone(),
         }
     }
 
+    /// For as long as `socket` is open, if it is for one.
+    pub(super) fn for_socket(self, socket: Option<Arc<SocketMemory>>) -> Self {
+        Self { socket, ..self }
+    }
+
     /// The answer begins.
     pub(crate) fn answered(&mut self, head: &Head) {
-        let is_kept = head.dialect == Dialect::Responses;
+        let is_kept = head.dialect == Dialect::Responses && self.socket.is_none();
         self.at = head.target.clone().filter(|_| is_kept);
     }
 
@@ -76,6 +84,9 @@ impl Keeper {
             self.memory.keep_conversation(tenant, id, at.clone());
         }
         let Some(response) = response else { return };
+        if let Some(socket) = &self.socket {
+            socket.made(tenant, response.id());
+        }
         // Who asks for it gets it from who keeps it.
         let response = if self.at.is_some() { response.without_json() } else { response };
         match self.before {

@@ -7,6 +7,7 @@
 mod contents;
 mod keeper;
 mod sealed;
+mod socket;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -25,6 +26,7 @@ use self::contents::Contents;
 pub(crate) use self::{
     keeper::Keeper,
     sealed::{open, seal},
+    socket::SocketMemory,
 };
 use crate::config::ResponsesConfig;
 
@@ -160,6 +162,21 @@ impl ResponseMemory {
         request: &mut ChatRequest,
         isolated: bool,
     ) -> Result<Option<Keeper>, Failure> {
+        self.fit_for(request, isolated, None)
+    }
+
+    /// The same as [`fit`](Self::fit) for a request that came over a `socket`: what no provider is to store is
+    /// remembered until that is closed.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(crate) fn fit_for(
+        self: &Arc<Self>,
+        request: &mut ChatRequest,
+        isolated: bool,
+        socket: Option<&Arc<SocketMemory>>,
+    ) -> Result<Option<Keeper>, Failure> {
         let Some(state) = request.state.clone() else { return Ok(None) };
         let mut before = Before::default();
         if let Some(id) = &state.conversation {
@@ -167,10 +184,12 @@ impl ResponseMemory {
             before.is_known = false;
         }
         self.replay(request, &state, isolated, &mut before)?;
-        if state.unstored || state.asks_for_compaction {
+        let socket = socket.filter(|_| state.unstored);
+        if state.unstored && socket.is_none() || state.asks_for_compaction {
             return Ok(None);
         }
-        Ok(Some(Keeper::new(self.clone(), request, &state, before.is_known, before.bytes)))
+        let keeper = Keeper::new(self.clone(), request, &state, before.is_known, before.bytes);
+        Ok(Some(keeper.for_socket(socket.cloned())))
     }
 
     /// A conversation is kept by its provider alone: what it is made of does not pass through here.

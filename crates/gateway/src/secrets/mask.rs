@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use steadfast_core::MASK;
 
-use super::{SHORTEST, Secrets, recent::RECENT};
+use super::{SHORTEST, Secrets, fetched::fetched, recent::RECENT};
 use crate::server::query;
 
 /// The shortest key of a caller's that is searched for, in bytes: 16, so that a dummy such as `test`, which SDKs want
@@ -100,7 +100,12 @@ impl Mask {
     }
 
     fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
-        let masked = self.configured.mask(text);
+        let mut masked = self.configured.mask(text);
+        for fetched in fetched() {
+            if let Cow::Owned(more) = fetched.mask(&masked) {
+                masked = Cow::Owned(more);
+            }
+        }
         if self.presented.is_empty() {
             return masked;
         }

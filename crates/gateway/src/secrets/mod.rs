@@ -1,6 +1,7 @@
 //! Secrets, by value, so that none leaves the process: what an error, a status, a metric or a line of the log
 //! would show of one is masked, whatever it begins with and however it is written.
 
+mod fetched;
 mod forms;
 mod mask;
 mod recent;
@@ -16,6 +17,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use parking_lot::Mutex;
 use steadfast_core::MASK;
 
+pub(crate) use self::fetched::Fetched;
 pub(crate) use self::mask::{Mask, credential, likely_secret};
 use self::sample::Sample;
 
@@ -134,6 +136,7 @@ pub(crate) fn mask_lines(lines: &[u8]) -> Cow<'_, [u8]> {
         }
     };
     configured.iter().for_each(|secrets| mask(secrets));
+    fetched::fetched().iter().for_each(|secrets| mask(secrets));
     recent::RECENT.each(mask);
     lines
 }

@@ -9,9 +9,11 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
 use steadfast::recover::CONTINUE;
-use steadfast_chat::{ChatRequest, ChatResponse, Completion, Event, EventStream, FrameKind};
+use steadfast_chat::{
+    ChatRequest, ChatResponse, Completion, Delta, Event, EventStream, FrameKind, Head, StopReason,
+};
 use steadfast_client::dialect::{Caller, Route, StreamEncoder, codec, values};
-use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason};
+use steadfast_core::{CallContext, Deadline, Dialect, Failure, FaultSide, Priority, Reason, Usage};
 use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
@@ -24,6 +26,7 @@ use super::{
     session,
     stream::{AnswerFuture, EventSource, StreamBody},
     unread, upward,
+    websocket::SocketCall,
 };
 use crate::{
     admission::{Admitted, SMALL},
@@ -186,7 +189,9 @@ async fn ask(
     let request = read(setup, dialect, route, parts, &received);
     record.admitted(received.admitted);
     let mut request = request?;
-    record.keeps(app.responses().fit(&mut request, setup.isolates())?);
+    let socket = parts.extensions.get::<SocketCall>();
+    let memory = socket.map(|socket| &socket.memory);
+    record.keeps(app.responses().fit_for(&mut request, setup.isolates(), memory)?);
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, request.stream, route.name());
     record.teaches(setup.gateway.counting().lesson(&request));
@@ -194,6 +199,9 @@ async fn ask(
     let streamed = request
         .stream
         .then(|| Streamed { deadline: request.context.deadline, pipeline: route.pipeline() });
+    if socket.is_some_and(|socket| !socket.generate) {
+        return Ok((Box::pin(std::future::ready(Ok(prepared(&request)))), addressee, streamed));
+    }
     let pinned = responses::pinned(&request).cloned();
     let mut service = route.service();
     if compaction::is_here(setup, &request) {
@@ -207,6 +215,20 @@ async fn ask(
         }
     };
     Ok((call, addressee, streamed))
+}
+
+/// The answer to a `request` that no model is to be asked: it is remembered, and says nothing.
+fn prepared(request: &ChatRequest) -> ChatResponse {
+    let mut head = Head::new(Dialect::Responses);
+    (head.stream, head.log) = (request.stream, request.context.log.clone());
+    let event = Event::new([
+        Delta::Start { id: None, model: Some(request.model.as_str().to_owned()) },
+        Delta::Usage(Usage::new(0, 0)),
+        Delta::Stop(StopReason::EndTurn.into()),
+        Delta::End,
+    ]);
+    let events: EventStream = Box::pin(futures_util::stream::iter([Ok(event)]));
+    ChatResponse::new(head, events)
 }
 
 /// Reads what is asked.

@@ -1,14 +1,22 @@
 //! One connection, from its first byte to its last: the requests on it, and the times it has.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use axum::Router;
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
+use parking_lot::Mutex;
 use steadfast_core::{
     BoxError,
     time::{Alarm, later},
@@ -86,6 +94,21 @@ impl ConnectionLimits {
     }
 }
 
+/// What a connection goes on with once it is no HTTP any more: in the extensions of its requests.
+#[derive(Clone, Default)]
+pub(super) struct Successor(Arc<Mutex<Option<Then>>>);
+
+/// Runs until one side has enough, or shortly after somebody stops it.
+type Then = Box<dyn FnOnce(watch::Receiver<()>) -> BoxFuture + Send>;
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Successor {
+    pub(super) fn set(&self, next: impl FnOnce(watch::Receiver<()>) -> BoxFuture + Send + 'static) {
+        *self.0.lock() = Some(Box::new(next));
+    }
+}
+
 impl Default for ConnectionLimits {
     fn default() -> Self {
         let server = ServerConfig::default();
@@ -99,6 +122,13 @@ pub struct Peer {
     /// The caller's address.
     pub remote: SocketAddr,
     pub(super) reader: Arc<Reader>,
+}
+
+impl Peer {
+    /// Of one more request of it, whose answer is read by itself.
+    pub(super) fn anew(&self) -> Self {
+        Self { remote: self.remote, reader: Arc::new(self.reader.another()) }
+    }
 }
 
 /// Serves one connection, or refuses it what it asks where it `is_crowded`. When it is `stopped`, what is in
@@ -134,8 +164,10 @@ pub(super) async fn serve(
     http2.max_concurrent_streams(STREAMS);
     let server = if is_http2 { server.http2_only() } else { server.http1_only() };
 
+    let successor = Successor::default();
     let service = service_fn({
         let (activity, reader) = (activity.clone(), reader.clone());
+        let successor = successor.clone();
         let crowd = is_crowded.then(|| limits.admission.clone());
         move |mut request: Request<Incoming>| {
             let reader = if is_http2 {
@@ -154,6 +186,9 @@ pub(super) async fn serve(
             let answer = match refused {
                 None => {
                     request.extensions_mut().insert(Peer { remote, reader });
+                    if !is_http2 {
+                        request.extensions_mut().insert(successor.clone());
+                    }
                     Ok(router.clone().call(request))
                 }
                 Some(refused) => Err(refused),
@@ -163,7 +198,8 @@ pub(super) async fn serve(
                     Ok(response) => response.await.unwrap_or_else(|never| match never {}),
                     Err(refused) => refused,
                 };
-                if response.headers().contains_key(header::CONNECTION) {
+                let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                if response.headers().contains_key(header::CONNECTION) && !goes_on {
                     activity.linger();
                 }
                 Ok::<_, Infallible>(response.map(|body| active.answer(body, is_http2)))
@@ -172,7 +208,8 @@ pub(super) async fn serve(
     });
     let socket = Socket::new(stream, activity.clone(), limits.send_timeout);
     // Boxed: this future keeps the room that the detection needed.
-    let mut connection = Box::pin(server.serve_connection(TokioIo::new(socket), service));
+    let mut connection =
+        Box::pin(server.serve_connection_with_upgrades(TokioIo::new(socket), service));
 
     let mut times = Times {
         closes_at: limits.max_connection_age.map(|age| later(born, about(age))),
@@ -181,8 +218,9 @@ pub(super) async fn serve(
     let mut unread = Unread::new(None);
     let checked = later(born, limits.checked());
     let mut alarm = Alarm::at(times.closes_at.map_or(checked, |closes| closes.min(checked)));
+    let going_on = stopped.clone();
     let mut stop = pin!(stopped.changed());
-    std::future::poll_fn(move |cx| {
+    let http = std::future::poll_fn(move |cx| {
         loop {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
@@ -222,8 +260,13 @@ pub(super) async fn serve(
                 }
             }
         }
-    })
-    .await
+    });
+    http.await?;
+    let next = successor.0.lock().take();
+    if let Some(next) = next {
+        next(going_on).await;
+    }
+    Ok(())
 }
 
 /// `age`, give or take a tenth: connections that were opened together are not closed together.

@@ -28,6 +28,7 @@ mod unread;
 mod upward;
 mod version;
 mod wake;
+mod websocket;
 
 use std::{
     fmt,
@@ -232,7 +233,7 @@ impl App {
             .route("/v1beta/models", get(models::list))
             .route("/", get(odd::hello))
             .route("/api/hello", get(odd::hello))
-            .route("/v1/responses", post(responses).get(odd::responses))
+            .route("/v1/responses", post(responses).get(websocket::upgrade))
             .route("/v1/responses/compact", post(compact))
             .route("/v1/responses/input_tokens", post(count_responses))
             .route("/v1/responses/{id}", get(stored::get).delete(stored::delete))

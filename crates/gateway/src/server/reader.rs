@@ -149,6 +149,11 @@ impl Reader {
         }
     }
 
+    /// One for another answer of the same connection.
+    pub(super) fn another(&self) -> Self {
+        Self::new(self.connection.clone())
+    }
+
     /// The answer under way is one in pieces, and ends at `deadline` whatever happens.
     pub(super) fn ends_at(&self, deadline: Instant) {
         self.deadline.store(self.connection.offset(deadline), Ordering::Relaxed);

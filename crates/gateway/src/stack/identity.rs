@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use steadfast::{Target, client::Credential};
 use steadfast_core::Dialect;
 
-use crate::config::ProviderConfig;
+use crate::config::{Kind, ProviderConfig};
 
 /// Every provider's.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct Identities(BTreeMap<String, ProviderIdentity>);
 struct ProviderIdentity {
     dialect: Dialect,
     base_url: Option<String>,
+    /// Of a cloud: its kind, and where in it.
+    place: String,
     headers: BTreeMap<String, String>,
     credentials: Vec<Credential>,
 }
@@ -25,7 +27,12 @@ struct ProviderIdentity {
 impl Identities {
     pub(super) fn add(&mut self, given: &ProviderConfig, credentials: Vec<Credential>) {
         let ProviderConfig { name, dialect, base_url, headers, .. } = given.clone();
-        self.0.insert(name, ProviderIdentity { dialect, base_url, headers, credentials });
+        let ProviderConfig { kind, api_version, project, location, region, .. } = given;
+        let place = match kind {
+            Kind::Vendor => String::new(),
+            kind => format!("{kind:?} {api_version:?} {project:?} {location:?} {region:?}"),
+        };
+        self.0.insert(name, ProviderIdentity { dialect, base_url, place, headers, credentials });
     }
 
     /// Whether what was known of `target` holds in `new`: the provider is still there and the same, and so
@@ -36,6 +43,7 @@ impl Identities {
         let Some(before) = self.0.get(target.provider()) else { return true };
         let same = before.dialect == after.dialect
             && before.base_url == after.base_url
+            && before.place == after.place
             && before.headers == after.headers;
         same && target.credential().is_none_or(|name| before.key(name) == after.key(name))
     }
@@ -106,8 +114,10 @@ fn tag(parts: &[&str]) -> String {
 impl ProviderIdentity {
     fn service_tag(&self) -> String {
         let headers = self.headers.iter().flat_map(|(name, value)| [name.as_str(), value]);
-        let own = [self.dialect.as_str(), self.base_url.as_deref().unwrap_or_default()];
-        tag(&own.into_iter().chain(headers).collect::<Vec<_>>())
+        let url = self.base_url.as_deref().unwrap_or_default();
+        let place = Some(self.place.as_str()).filter(|place| !place.is_empty());
+        let own = [self.dialect.as_str(), url].into_iter().chain(place);
+        tag(&own.chain(headers).collect::<Vec<_>>())
     }
 
     fn key(&self, name: &str) -> Option<&Credential> {

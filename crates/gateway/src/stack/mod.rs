@@ -34,14 +34,21 @@ pub use self::{
     worst::{Cost, Worst},
 };
 use crate::{
-    config::{Config, ConfigError, ConfigErrors, Link, ProviderConfig, Source, credential_name},
+    config::{
+        CloudCredential, Config, ConfigError, ConfigErrors, Link, ProviderConfig, Source,
+        credential_name,
+    },
     keys,
-    secrets::{SHORTEST, Secrets, credential, likely_secret},
+    secrets::{Fetched, SHORTEST, Secrets, credential, likely_secret},
     webhook::Webhook,
 };
 use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
+#[cfg(feature = "aws")]
+use steadfast::cloud::AwsSource;
+#[cfg(feature = "google")]
+use steadfast::cloud::GoogleSource;
 use steadfast::{
     Handles, SpendAccount, Stack, Target,
     client::{
@@ -408,6 +415,14 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
     let (mut all, mut identities) = (Vec::new(), Identities::default());
     for (index, given) in config.providers.iter().enumerate() {
         let mut provider = Provider::new(given.name.as_str(), given.dialect);
+        match given.platform() {
+            Ok(platform) => provider = provider.on(platform),
+            Err(problems) => errors.extend(
+                problems
+                    .into_iter()
+                    .map(|(key, why)| source.error(&format!("providers[{index}].{key}"), why)),
+            ),
+        }
         if let Some(also) = given.also {
             provider = provider.with_also(also);
         }
@@ -422,12 +437,21 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
         }
         let mut credentials = Vec::new();
         for (n, reference) in given.credentials.iter().enumerate() {
-            match keys::resolve(reference) {
-                Ok(secret) => {
-                    let credential = Credential::new(credential_name(reference), secret.expose());
-                    provider = provider.with_credential(credential.clone());
-                    credentials.push(credential);
-                }
+            let name = credential_name(reference);
+            let added = match CloudCredential::of(reference) {
+                Some(cloud) => cloud.and_then(cloud_source).map(|source| {
+                    provider = provider.clone().with_source(name, source);
+                    // Which one it is says where it comes from.
+                    Credential::new(name, reference.as_str())
+                }),
+                None => keys::resolve(reference).map(|secret| {
+                    let credential = Credential::new(name, secret.expose());
+                    provider = provider.clone().with_credential(credential.clone());
+                    credential
+                }),
+            };
+            match added {
+                Ok(credential) => credentials.push(credential),
                 Err(why) => {
                     errors.push(source.error(&format!("providers[{index}].credentials[{n}]"), why));
                 }
@@ -442,6 +466,22 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
     let providers = Providers::new(all);
     let providers = providers.map_err(|error| source.error("providers", error.to_string()))?;
     Ok((providers, identities))
+}
+
+/// Where the credentials come from that `cloud` names.
+fn cloud_source(cloud: CloudCredential<'_>) -> Result<Fetched, String> {
+    match cloud {
+        #[cfg(feature = "aws")]
+        CloudCredential::AwsDefault => Ok(Fetched::new(AwsSource::default_chain())),
+        #[cfg(feature = "aws")]
+        CloudCredential::AwsProfile(name) => Ok(Fetched::new(AwsSource::profile(name))),
+        #[cfg(feature = "google")]
+        CloudCredential::GoogleDefault => Ok(Fetched::new(GoogleSource::default_chain())),
+        #[cfg(feature = "google")]
+        CloudCredential::GoogleFile(path) => Ok(Fetched::new(GoogleSource::service_account(path))),
+        #[cfg(not(all(feature = "aws", feature = "google")))]
+        _ => Err("this build has no credentials of that cloud".to_owned()),
+    }
 }
 
 /// What providers are sent and nobody else may see: credentials, and headers that hold one.

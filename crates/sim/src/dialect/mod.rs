@@ -20,10 +20,11 @@ use crate::answer::{Answer, Sent};
 use crate::clock::WallClock;
 use crate::fault::ErrorKind;
 use crate::hash::Signer;
+use crate::hosting::Hosting;
 use crate::limit::Denied;
 use crate::models::Model;
 use crate::request::SimRequest;
-use crate::wire::{FaultRender, Frame};
+use crate::wire::{FaultRender, Frame, Framing};
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub(crate) struct RefusalFields {
     pub(crate) headers: Vec<(&'static str, String)>,
     /// An HTML page instead of a body of the dialect.
     pub(crate) html: Option<&'static str>,
+    /// The body of whoever serves the model, instead of the dialect's.
+    pub(crate) body: Option<Value>,
 }
 
 impl Refusal {
@@ -100,7 +103,14 @@ impl Refusal {
             fields: Value::Null,
             headers: Vec::new(),
             html: None,
+            body: None,
         }))
+    }
+
+    #[cfg(feature = "clouds")]
+    pub(crate) fn body(mut self, body: Value) -> Self {
+        self.body = Some(body);
+        self
     }
 
     pub(crate) fn code(mut self, code: &'static str) -> Self {
@@ -216,6 +226,8 @@ pub(crate) struct Render<'a> {
     pub(crate) form: Form,
     /// Whether function calls get a signature (Gemini).
     pub(crate) signs: bool,
+    /// What stands in ids behind their prefix (Anthropic).
+    pub(crate) infix: &'static str,
 }
 
 /// What rendering an error needs besides its kind.
@@ -226,6 +238,7 @@ pub(crate) struct ErrorContext<'a> {
     pub(crate) wall: &'a WallClock,
     pub(crate) request_id: &'a str,
     pub(crate) form: Form,
+    pub(crate) hosting: &'a dyn Hosting,
 }
 
 macro_rules! dispatch {
@@ -376,13 +389,21 @@ pub(crate) fn stream_type(dialect: Dialect, sse: bool) -> &'static str {
 
 impl ErrorContext<'_> {
     pub(crate) fn refusal(&self, kind: &ErrorKind) -> Refusal {
+        self.hosting.error(kind, self, self.own_refusal(kind))
+    }
+
+    /// The dialect's own, whoever serves the model.
+    fn own_refusal(&self, kind: &ErrorKind) -> Refusal {
         dispatch!(self.dialect, errors::of_kind(kind, self))
     }
 
     pub(crate) fn body_of(&self, refusal: &Refusal) -> String {
-        match refusal.html {
-            Some(page) => page.to_owned(),
-            None => dispatch!(self.dialect, errors::body(refusal, self.request_id)).to_string(),
+        match (refusal.html, &refusal.body) {
+            (Some(page), _) => page.to_owned(),
+            (None, Some(body)) => body.to_string(),
+            (None, None) => {
+                dispatch!(self.dialect, errors::body(refusal, self.request_id)).to_string()
+            }
         }
     }
 }
@@ -390,8 +411,11 @@ impl ErrorContext<'_> {
 impl FaultRender for ErrorContext<'_> {
     fn error_frame(&self, kind: &ErrorKind, behind: usize) -> Bytes {
         let refusal = self.refusal(kind);
+        // In a stream the model itself speaks.
+        let refusal = if refusal.body.is_some() { self.own_refusal(kind) } else { refusal };
         let body = dispatch!(self.dialect, errors::body(&refusal, self.request_id));
-        dispatch!(self.dialect, render::error_frame(&body, self.form, behind)).into()
+        let own = dispatch!(self.dialect, render::error_frame(&body, self.form, behind)).into();
+        self.hosting.error_frame(kind, self, own)
     }
 
     fn error_body(&self, kind: &ErrorKind) -> Bytes {
@@ -399,12 +423,18 @@ impl FaultRender for ErrorContext<'_> {
     }
 
     fn ping(&self) -> Bytes {
-        match self.dialect {
-            Dialect::OpenAi | Dialect::Responses => ": keep-alive\n\n".into(),
-            Dialect::Anthropic => "event: ping\ndata: {\"type\": \"ping\"}\n\n".into(),
-            Dialect::Gemini if !self.form.sse => "\n".into(),
-            Dialect::Gemini => if self.form.crlf { ": ping\r\n\r\n" } else { ": ping\n\n" }.into(),
-        }
+        let own = match self.dialect {
+            Dialect::OpenAi | Dialect::Responses => ": keep-alive\n\n",
+            Dialect::Anthropic => "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            Dialect::Gemini if !self.form.sse => "\n",
+            Dialect::Gemini if self.form.crlf => ": ping\r\n\r\n",
+            Dialect::Gemini => ": ping\n\n",
+        };
+        self.framing().wrap(own.into())
+    }
+
+    fn framing(&self) -> &dyn Framing {
+        self.hosting.framing(self.dialect)
     }
 }
 

@@ -107,7 +107,9 @@ pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
              Billing to upgrade or purchase credits.",
         ),
         ErrorKind::Overloaded => Refusal::new(529, "overloaded_error", "Overloaded"),
-        ErrorKind::ServerError => Refusal::new(500, "api_error", "Internal server error"),
+        ErrorKind::ServerError | ErrorKind::ModelError => {
+            Refusal::new(500, "api_error", "Internal server error")
+        }
         ErrorKind::GatewayTimeout => Refusal::new(504, "timeout_error", "Request timed out"),
         ErrorKind::Auth => bad_key(Some("")),
         ErrorKind::Permission => Refusal::new(

@@ -62,7 +62,7 @@ fn usage(usage: Usage, output: u64) -> Value {
 }
 
 pub(crate) fn whole(answer: &Answer, render: &mut Render<'_>) -> (String, Sent) {
-    let id = hash::id(&mut render.rng, "msg_01", 22);
+    let id = message_id(render);
     let mut raw = Raw::new(hash::id(&mut render.rng, "raw", 24));
     let mut sent = begin(answer, render);
     let mut prefix = Prefix::of_answer(&render.request.body);
@@ -124,7 +124,13 @@ fn parsed(arguments: &str) -> Value {
 }
 
 fn tool_id(id: Option<&String>, render: &mut Render<'_>) -> String {
-    id.cloned().unwrap_or_else(|| hash::id(&mut render.rng, "toolu_01", 22))
+    let prefix = format!("toolu_{}01", render.infix);
+    id.cloned().unwrap_or_else(|| hash::id(&mut render.rng, &prefix, 22))
+}
+
+fn message_id(render: &mut Render<'_>) -> String {
+    let prefix = format!("msg_{}01", render.infix);
+    hash::id(&mut render.rng, &prefix, 22)
 }
 
 /// Writes events under one name after the other.
@@ -161,7 +167,7 @@ impl Events<'_> {
 }
 
 pub(crate) fn stream(answer: &Answer, render: &mut Render<'_>) -> (Vec<Frame>, Sent) {
-    let id = hash::id(&mut render.rng, "msg_01", 22);
+    let id = message_id(render);
     let mut sent = begin(answer, render);
     let mut prefix = Prefix::of_answer(&render.request.body);
     let mut events = Events { frames: Vec::new(), extra: &answer.extra };

@@ -188,7 +188,7 @@ pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
         ErrorKind::Overloaded => {
             Refusal::new(503, "UNAVAILABLE", "The model is overloaded. Please try again later.")
         }
-        ErrorKind::ServerError => Refusal::new(
+        ErrorKind::ServerError | ErrorKind::ModelError => Refusal::new(
             500,
             "INTERNAL",
             "An internal error has occurred. Please retry or report in \

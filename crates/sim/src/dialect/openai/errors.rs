@@ -135,7 +135,7 @@ pub(crate) fn of_kind(kind: &ErrorKind, context: &ErrorContext<'_>) -> Refusal {
             "The engine is currently overloaded, please try again later",
         )
         .code("server_is_overloaded"),
-        ErrorKind::ServerError => Refusal::new(
+        ErrorKind::ServerError | ErrorKind::ModelError => Refusal::new(
             500,
             "server_error",
             "The server had an error while processing your request. Sorry about that!",
