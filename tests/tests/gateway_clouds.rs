@@ -13,8 +13,8 @@ use std::{
 
 use serde_json::json;
 use steadfast::sim::{
-    Answer, Dialect, ErrorKind, Fault, FaultPlan, How, Model, Platform, RawResponse, SimProvider,
-    SimProviderBuilder, default_models,
+    Answer, Dialect, ErrorKind, Fault, FaultPlan, How, Model, RawResponse, SimPlatform,
+    SimProvider, SimProviderBuilder, default_models,
 };
 use steadfast_tests::gateway::{
     DIALECTS, Rig, ask,
@@ -59,12 +59,12 @@ impl Cloud {
         ]
     };
 
-    fn platform(self) -> Platform {
+    fn platform(self) -> SimPlatform {
         match self.lines {
-            AZURE => Platform::azure(),
-            AZURE_VERSION => Platform::azure_version("2024-10-21"),
-            VERTEX => Platform::vertex("my-project", "us-east5"),
-            _ => Platform::bedrock("eu-central-1").into(),
+            AZURE => SimPlatform::azure(),
+            AZURE_VERSION => SimPlatform::azure_version("2024-10-21"),
+            VERTEX => SimPlatform::vertex("my-project", "us-east5"),
+            _ => SimPlatform::bedrock("eu-central-1").into(),
         }
     }
 
@@ -316,7 +316,7 @@ async fn a_token_that_google_no_longer_takes_is_replaced_and_nothing_rests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_cloud_is_said_with_its_key() {
+async fn what_is_wrong_with_a_cloud_is_reported_with_its_key() {
     let cases = [
         ("kind = \"azure\"", "base_url"),
         ("kind = \"vertex\"\nproject = \"p\"", "location"),

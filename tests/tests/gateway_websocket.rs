@@ -212,7 +212,7 @@ async fn a_provider_fails_over_behind_an_open_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_said_and_the_socket_stays() {
+async fn what_is_wrong_is_reported_and_the_socket_stays() {
     let rig = rig(counting(Dialect::Responses).build()).await;
     let mut socket = Socket::open(&rig).await;
     for (message, code) in [
@@ -252,26 +252,26 @@ async fn answers_of_several_streams_come_together_and_those_of_one_in_turn() {
     let rig = rig(counting(Dialect::Anthropic).with_latency(slow).build()).await;
     let mut socket = Socket::open(&rig).await;
     let began = tokio::time::Instant::now();
-    for (n, lane) in [(1, "a"), (2, "a"), (3, "b"), (4, "c")] {
+    for (n, id) in [(1, "a"), (2, "a"), (3, "b"), (4, "c")] {
         let mut message = create(n, None);
-        message["stream_id"] = json!(lane);
+        message["stream_id"] = json!(id);
         socket.send(&message).await;
     }
     let mut ended = Vec::new();
     let mut running = Vec::new();
     while ended.len() < 4 {
         let event = socket.next().await.unwrap();
-        let lane = event["stream_id"].as_str().unwrap().to_owned();
+        let id = event["stream_id"].as_str().unwrap().to_owned();
         match event["type"].as_str().unwrap() {
             "response.created" => {
-                assert!(!running.contains(&lane), "one at a time");
-                running.push(lane);
+                assert!(!running.contains(&id), "one at a time");
+                running.push(id);
             }
             "response.completed" => {
-                running.retain(|one| *one != lane);
-                ended.push(lane);
+                running.retain(|one| *one != id);
+                ended.push(id);
             }
-            _ => assert!(running.contains(&lane), "{event}"),
+            _ => assert!(running.contains(&id), "{event}"),
         }
     }
     assert_eq!(ended.last().unwrap(), "a", "the second of it waited");

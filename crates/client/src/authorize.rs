@@ -209,8 +209,8 @@ fn prove(
     credential: &TemporaryCredential,
     platform: &Platform,
 ) -> Result<(), BoxError> {
-    match (&credential.proof, platform) {
-        (Proof::Bearer(token), _) => {
+    match &credential.proof {
+        Proof::Bearer(token) => {
             let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
             let mut value =
                 value.map_err(|_| unusable("has characters that no header can carry"))?;
@@ -218,13 +218,8 @@ fn prove(
             request.headers_mut().insert(header::AUTHORIZATION, value);
             Ok(())
         }
-        #[cfg(feature = "bedrock")]
-        (Proof::Aws(keys), Platform::Bedrock(bedrock)) => {
-            crate::platform::sign(request, body, keys, bedrock)
-        }
-        (Proof::Aws(_), _) => {
-            let _ = body;
-            Err(unusable("is one of AWS, and signs requests to Bedrock alone").into())
+        Proof::Aws(keys) => {
+            platform.sign(request, body, keys).map_err(|error| unusable(&error.to_string()).into())
         }
     }
 }

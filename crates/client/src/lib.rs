@@ -74,9 +74,6 @@ mod stored;
 pub mod transport;
 
 use self::fail::transport_failure;
-#[cfg(feature = "bedrock")]
-#[cfg_attr(docsrs, doc(cfg(feature = "bedrock")))]
-pub use self::platform::Bedrock;
 #[cfg(feature = "hyper")]
 pub use self::transport::Transport;
 pub use self::{
@@ -87,7 +84,7 @@ pub use self::{
     embed::{EmbedClient, EmbeddingsReader},
     events::ClientEvents,
     future::ResponseFuture,
-    platform::{Azure, Platform, Vertex},
+    platform::Platform,
     provider::{Provider, ProviderError, Providers},
     secret::{Credential, CredentialError, Secret},
     source::{CredentialFuture, CredentialSource, TemporaryCredential},

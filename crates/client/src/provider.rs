@@ -146,7 +146,7 @@ impl Provider {
             name: name.into(),
             dialect,
             also: None,
-            platform: Platform::Vendor,
+            platform: Platform::vendor(),
             base_url: None,
             credentials: Vec::new(),
             open: false,
@@ -445,7 +445,7 @@ impl Endpoint {
         let wire = wire.unwrap_or_else(|| Wire {
             max_completion_tokens: host.ends_with("openai.com")
                 || host.ends_with("azure.com")
-                || matches!(platform, Platform::Azure(_)),
+                || platform.is_azure(),
             ..Wire::default()
         });
         let path = |model, stream| {

@@ -3,7 +3,7 @@
 //! It prints a line for each: platform, dialect and base URL. The keys and tokens are in the constants.
 
 use steadfast_sim::{
-    Answer, AwsSigner, Dialect, Model, Platform, SimProvider, SimProviderBuilder, SimServer,
+    Answer, AwsSigner, Dialect, Model, SimPlatform, SimProvider, SimProviderBuilder, SimServer,
 };
 
 /// Keys of Azure and Bedrock, tokens of Azure and Vertex AI.
@@ -18,16 +18,16 @@ const MODELS: [&str; 2] =
 async fn main() -> std::io::Result<()> {
     let bedrock = || {
         let temporary = AwsSigner::new("ASIATEMPORARY", SECRET).with_session_token("session-token");
-        Platform::bedrock(REGION)
+        SimPlatform::bedrock(REGION)
             .with_signer(AwsSigner::new(ACCESS_KEY_ID, SECRET))
             .with_signer(temporary)
     };
     let mut servers = Vec::new();
     for dialect in Dialect::ALL {
         for (name, provider) in [
-            ("azure", builder(dialect).on(Platform::azure())),
-            ("azure-2024-10-21", builder(dialect).on(Platform::azure_version("2024-10-21"))),
-            ("vertex", builder(dialect).on(Platform::vertex("my-project", "us-east5"))),
+            ("azure", builder(dialect).on(SimPlatform::azure())),
+            ("azure-2024-10-21", builder(dialect).on(SimPlatform::azure_version("2024-10-21"))),
+            ("vertex", builder(dialect).on(SimPlatform::vertex("my-project", "us-east5"))),
             ("bedrock", builder(dialect).on(bedrock())),
         ] {
             if dialect == Dialect::Gemini && name != "vertex" {

@@ -111,7 +111,7 @@ pub use limit::KeyLimits;
 pub use models::{Model, Prefill, ToolsBeside, default_models};
 pub use plan::{FaultPlan, PlanError, PlanRule};
 #[cfg(feature = "clouds")]
-pub use platform::{AwsSigner, Azure, Bedrock, Platform, Vertex};
+pub use platform::{AwsSigner, SimAzure, SimBedrock, SimPlatform, SimVertex};
 pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
 pub use request::SimRequest;
 pub use server::SimServer;

@@ -408,7 +408,7 @@ impl SimProviderBuilder {
     /// Serves the models on this platform: requests have to have its addresses, credentials and envelopes, and get its
     /// errors and streams. One that has no models of the dialect (only Vertex AI has Gemini's) knows no address.
     #[cfg(feature = "clouds")]
-    pub fn on(mut self, platform: impl Into<crate::Platform>) -> Self {
+    pub fn on(mut self, platform: impl Into<crate::SimPlatform>) -> Self {
         self.hosting = platform.into().hosting();
         self
     }

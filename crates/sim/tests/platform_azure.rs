@@ -11,19 +11,19 @@ use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use steadfast_sim::{
-    Dialect, ErrorKind, Fault, FaultPlan, How, KeyLimits, Platform, RateLimit, SimProvider,
+    Dialect, ErrorKind, Fault, FaultPlan, How, KeyLimits, RateLimit, SimPlatform, SimProvider,
     SimProviderBuilder,
 };
 
 const KEY: &str = "azure-key-0123456789";
 const TOKEN: &str = "entra-token-0123456789";
 
-fn on(dialect: Dialect, platform: Platform) -> SimProviderBuilder {
+fn on(dialect: Dialect, platform: SimPlatform) -> SimProviderBuilder {
     SimProvider::builder(dialect).on(platform).keys([KEY, TOKEN])
 }
 
-fn dated() -> Platform {
-    Platform::azure_version("2024-10-21")
+fn dated() -> SimPlatform {
+    SimPlatform::azure_version("2024-10-21")
 }
 
 fn request(path: &str, headers: &[(&str, &str)], body: &Value) -> Request<Full<Bytes>> {
@@ -46,13 +46,13 @@ const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 #[tokio::test]
 async fn its_addresses_are_accepted_with_a_key_and_with_a_token() {
     let rows = [
-        (Dialect::OpenAi, Platform::azure(), CHAT),
-        (Dialect::OpenAi, Platform::azure(), "/openai/v1/chat/completions?api-version=preview"),
+        (Dialect::OpenAi, SimPlatform::azure(), CHAT),
+        (Dialect::OpenAi, SimPlatform::azure(), "/openai/v1/chat/completions?api-version=preview"),
         (Dialect::OpenAi, dated(), DEPLOYED),
-        (Dialect::Responses, Platform::azure(), "/openai/v1/responses"),
+        (Dialect::Responses, SimPlatform::azure(), "/openai/v1/responses"),
         (Dialect::Responses, dated(), "/openai/responses?api-version=2024-10-21"),
-        (Dialect::Anthropic, Platform::azure(), "/anthropic/v1/messages"),
-        (Dialect::Anthropic, Platform::azure(), "/anthropic/v1/messages?beta=true"),
+        (Dialect::Anthropic, SimPlatform::azure(), "/anthropic/v1/messages"),
+        (Dialect::Anthropic, SimPlatform::azure(), "/anthropic/v1/messages?beta=true"),
         (Dialect::Anthropic, dated(), "/anthropic/v1/messages"),
     ];
     for (dialect, platform, path) in rows {
@@ -87,7 +87,7 @@ async fn what_is_not_below_a_deployment_is_asked_below_none() {
     let key = ("api-key", KEY);
     let embed = json!({"model": "text-embedding-3-small", "input": "hello"});
     for (platform, path, status) in [
-        (Platform::azure(), "/openai/v1/embeddings", 200),
+        (SimPlatform::azure(), "/openai/v1/embeddings", 200),
         (
             dated(),
             "/openai/deployments/text-embedding-3-small/embeddings?api-version=2024-10-21",
@@ -99,13 +99,13 @@ async fn what_is_not_below_a_deployment_is_asked_below_none() {
         let read = send(&provider, request(path, &[key], &embed)).await.unwrap();
         assert_eq!(read.status, status, "{path}");
     }
-    let provider = on(Dialect::Anthropic, Platform::azure()).build();
+    let provider = on(Dialect::Anthropic, SimPlatform::azure()).build();
     let mut body = question(Dialect::Anthropic, "hello", false);
     body.as_object_mut().unwrap().shift_remove("max_tokens");
     let count = request("/anthropic/v1/messages/count_tokens", &[key, VERSION], &body);
     assert_eq!(send(&provider, count).await.unwrap().json(), json!({"input_tokens": 6}));
 
-    let provider = on(Dialect::Responses, Platform::azure()).build();
+    let provider = on(Dialect::Responses, SimPlatform::azure()).build();
     let id = ask(&provider, "/openai/v1/responses", &[key], false).await.json()["id"].clone();
     let path = format!("http://sim/openai/v1/responses/{}", id.as_str().unwrap());
     let kept = Request::get(path).header("api-key", KEY).body(Full::new(Bytes::new())).unwrap();
@@ -129,12 +129,12 @@ async fn the_deployment_of_the_address_is_the_model() {
 async fn other_addresses_and_versions_are_not_found() {
     let key = ("api-key", KEY);
     let rows = [
-        (Platform::azure(), "/v1/chat/completions"),
-        (Platform::azure(), "/openai/chat/completions"),
-        (Platform::azure(), "/openai/v1/completions"),
-        (Platform::azure(), "/openai/v1/chat/completions?api-version=2024-10-21"),
-        (Platform::azure(), DEPLOYED),
-        (Platform::azure(), "/anthropic/v1/messages"),
+        (SimPlatform::azure(), "/v1/chat/completions"),
+        (SimPlatform::azure(), "/openai/chat/completions"),
+        (SimPlatform::azure(), "/openai/v1/completions"),
+        (SimPlatform::azure(), "/openai/v1/chat/completions?api-version=2024-10-21"),
+        (SimPlatform::azure(), DEPLOYED),
+        (SimPlatform::azure(), "/anthropic/v1/messages"),
         (dated(), CHAT),
         (dated(), "/openai/v1/chat/completions?api-version=2024-10-21"),
         (dated(), "/openai/deployments/gpt-4o/chat/completions"),
@@ -151,7 +151,7 @@ async fn other_addresses_and_versions_are_not_found() {
         assert_eq!(read.json(), body);
         assert_eq!(provider.journal().last().unwrap().refused.unwrap(), "Resource not found");
     }
-    let nowhere = SimProvider::builder(Dialect::Gemini).on(Platform::azure()).build();
+    let nowhere = SimProvider::builder(Dialect::Gemini).on(SimPlatform::azure()).build();
     let path = "/v1beta/models/gemini-2.5-pro:generateContent";
     assert_eq!(ask(&nowhere, path, &[key], false).await.status, 404);
 }
@@ -160,8 +160,8 @@ async fn other_addresses_and_versions_are_not_found() {
 async fn a_deployment_that_is_not_there_is_not_found() {
     for (dialect, platform, path) in [
         (Dialect::OpenAi, dated(), "/openai/deployments/x/chat/completions?api-version=2024-10-21"),
-        (Dialect::OpenAi, Platform::azure(), CHAT),
-        (Dialect::Anthropic, Platform::azure(), "/anthropic/v1/messages"),
+        (Dialect::OpenAi, SimPlatform::azure(), CHAT),
+        (Dialect::Anthropic, SimPlatform::azure(), "/anthropic/v1/messages"),
     ] {
         let provider = on(dialect, platform).build();
         let mut body = question(dialect, "hello", false);
@@ -176,7 +176,7 @@ async fn a_deployment_that_is_not_there_is_not_found() {
 
 #[tokio::test]
 async fn wrong_keys_and_expired_tokens_are_refused() {
-    let provider = on(Dialect::OpenAi, Platform::azure()).build();
+    let provider = on(Dialect::OpenAi, SimPlatform::azure()).build();
     let read = ask(&provider, CHAT, &[("api-key", "wrong")], false).await;
     assert_eq!((read.status, &read.json()["error"]["code"]), (401, &json!("401")));
     assert!(read.error_message().starts_with("Access denied due to invalid subscription key"));
@@ -207,7 +207,7 @@ async fn the_rules_of_the_dialect_hold() {
     assert_eq!(read.status, 400);
     assert_eq!(read.json()["error"]["type"], "invalid_request_error");
 
-    let provider = on(Dialect::Anthropic, Platform::azure()).build();
+    let provider = on(Dialect::Anthropic, SimPlatform::azure()).build();
     let read = ask(&provider, "/anthropic/v1/messages", &[("api-key", KEY)], false).await;
     assert_eq!(read.error_message(), "anthropic-version: header is required");
     assert_eq!(read.json()["type"], "error");
@@ -215,7 +215,7 @@ async fn the_rules_of_the_dialect_hold() {
 
 #[tokio::test]
 async fn answers_have_what_the_filter_says() {
-    let provider = on(Dialect::OpenAi, Platform::azure()).build();
+    let provider = on(Dialect::OpenAi, SimPlatform::azure()).build();
     let key = [("api-key", KEY)];
     let whole = ask(&provider, CHAT, &key, false).await.json();
     let safe = json!({"filtered": false, "severity": "safe"});
@@ -236,7 +236,7 @@ async fn answers_have_what_the_filter_says() {
 #[tokio::test]
 async fn streams_break_as_they_do_at_the_vendor() {
     for how in [How::MalformedJson, How::ErrorEvent(ErrorKind::ServerError), How::End] {
-        let provider = on(Dialect::OpenAi, Platform::azure())
+        let provider = on(Dialect::OpenAi, SimPlatform::azure())
             .with_faults(FaultPlan::always(Fault::break_after(2, how.clone())))
             .build();
         let text = ask(&provider, CHAT, &[("api-key", KEY)], true).await.text();
@@ -290,7 +290,7 @@ async fn errors_are_those_of_the_platform() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_names_the_seconds_to_wait() {
     let limits = KeyLimits { requests: Some(1), tokens: None };
-    let provider = on(Dialect::OpenAi, Platform::azure()).with_limits(limits).build();
+    let provider = on(Dialect::OpenAi, SimPlatform::azure()).with_limits(limits).build();
     let key = [("api-key", KEY)];
     assert_eq!(ask(&provider, CHAT, &key, false).await.status, 200);
     let read = ask(&provider, CHAT, &key, false).await;
@@ -302,7 +302,7 @@ async fn a_limit_names_the_seconds_to_wait() {
 /// No path or body is the end of it.
 #[tokio::test]
 async fn nothing_that_is_sent_makes_it_panic() {
-    for platform in [Platform::azure(), dated()] {
+    for platform in [SimPlatform::azure(), dated()] {
         let provider = on(Dialect::OpenAi, platform).build();
         for path in [
             CHAT,

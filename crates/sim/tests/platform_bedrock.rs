@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use steadfast_core::time::utc;
 use steadfast_sim::{
     Answer, AwsSigner, Coalesce, Dialect, Drip, End, ErrorKind, Fault, FaultPlan, FirstToken, How,
-    KeyLimits, Model, Platform, RateLimit, SimErrorKind, SimProvider, SimProviderBuilder,
+    KeyLimits, Model, RateLimit, SimErrorKind, SimPlatform, SimProvider, SimProviderBuilder,
 };
 use tokio::time::Instant;
 
@@ -40,9 +40,10 @@ const COUNT: &str = "/model/eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0/count
 const TEXT: &str = "one two three four five six seven eight nine ten naïve 日本 🦀";
 
 fn on(dialect: Dialect) -> SimProviderBuilder {
-    let platform = Platform::bedrock(REGION).with_signer(AwsSigner::new(ID, SECRET)).with_signer(
-        AwsSigner::new("ASIATEMPORARY", "temporary-secret").with_session_token("session-token"),
-    );
+    let platform =
+        SimPlatform::bedrock(REGION).with_signer(AwsSigner::new(ID, SECRET)).with_signer(
+            AwsSigner::new("ASIATEMPORARY", "temporary-secret").with_session_token("session-token"),
+        );
     SimProvider::builder(dialect)
         .on(platform)
         .with_model(Model::new(MODEL, 200_000, 64_000))
@@ -319,10 +320,10 @@ async fn keys_are_accepted_until_they_are_replaced() {
     let body = json!({"Message": "Authentication failed: Please make sure your API Key is valid."});
     assert_eq!(read.json(), body);
 
-    let signers = Platform::bedrock(REGION).with_signer(AwsSigner::new(ID, SECRET));
+    let signers = SimPlatform::bedrock(REGION).with_signer(AwsSigner::new(ID, SECRET));
     let signed_only = SimProvider::builder(Dialect::Anthropic).on(signers).build();
     assert_eq!(ask(&signed_only, with_key(INVOKE, &messages())).await.status, 403);
-    let open = SimProvider::builder(Dialect::Anthropic).on(Platform::bedrock(REGION)).build();
+    let open = SimProvider::builder(Dialect::Anthropic).on(SimPlatform::bedrock(REGION)).build();
     assert_eq!(error(&ask(&open, with_key(INVOKE, &messages())).await).0, 400, "no such model");
     let read = ask(&open, signed(INVOKE, &messages(), By::usual())).await;
     assert_eq!(error(&read).1, "UnrecognizedClientException");

@@ -11,17 +11,17 @@ use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use steadfast_sim::{
-    Answer, Dialect, ErrorKind, Fault, FaultPlan, How, KeyLimits, Model, Platform, RateLimit,
+    Answer, Dialect, ErrorKind, Fault, FaultPlan, How, KeyLimits, Model, RateLimit, SimPlatform,
     SimProvider, SimProviderBuilder,
 };
 
 const TOKEN: &str = "ya29.token-0123456789";
-const PLACE: &str = "projects/my-project/locations/us-east5";
+const SITE: &str = "projects/my-project/locations/us-east5";
 const CLAUDE: &str = "claude-sonnet-4-5@20250929";
 
 fn on(dialect: Dialect) -> SimProviderBuilder {
     SimProvider::builder(dialect)
-        .on(Platform::vertex("my-project", "us-east5"))
+        .on(SimPlatform::vertex("my-project", "us-east5"))
         .with_model(Model::new(CLAUDE, 200_000, 64_000))
         .keys([TOKEN])
 }
@@ -42,7 +42,7 @@ fn path(dialect: Dialect, stream: bool) -> String {
         (Dialect::Responses, _) => "publishers/openai/v1/responses",
     };
     let version = if dialect == Dialect::Gemini { "v1beta1" } else { "v1" };
-    format!("/{version}/{PLACE}/{rest}")
+    format!("/{version}/{SITE}/{rest}")
 }
 
 fn body(dialect: Dialect, stream: bool) -> Value {
@@ -220,7 +220,7 @@ async fn a_model_that_is_not_there_is_not_found() {
         }
         let error = google(&post(&provider, &path, &body).await);
         assert_eq!(error["status"], "NOT_FOUND");
-        let words = format!("Publisher Model `{PLACE}/publishers/{name}` was not found or your");
+        let words = format!("Publisher Model `{SITE}/publishers/{name}` was not found or your");
         assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
     }
 }
@@ -269,7 +269,7 @@ async fn the_envelope_of_messages_is_strict() {
 #[tokio::test]
 async fn tokens_of_messages_are_counted_with_their_model() {
     let provider = on(Dialect::Anthropic).build();
-    let path = format!("/v1/{PLACE}/publishers/anthropic/models/count-tokens:rawPredict");
+    let path = format!("/v1/{SITE}/publishers/anthropic/models/count-tokens:rawPredict");
     let mut body = body(Dialect::Anthropic, false);
     body["model"] = CLAUDE.into();
     let read = post(&provider, &path, &body).await;

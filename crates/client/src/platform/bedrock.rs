@@ -5,7 +5,7 @@ use aws_sigv4::{
     http_request::{SignableBody, SignableRequest, SigningSettings, sign as sign_http},
     sign::v4,
 };
-use aws_smithy_eventstream::frame::{DecodedFrame, MessageFrameDecoder};
+use aws_smithy_eventstream::frame::read_message_from;
 use aws_smithy_types::event_stream::Message;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
@@ -51,7 +51,7 @@ impl Bedrock {
         }
     }
 
-    pub(crate) fn region(&self) -> &str {
+    fn region(&self) -> &str {
         &self.region
     }
 }
@@ -152,7 +152,7 @@ pub(super) fn is_stale(
 /// # Errors
 ///
 /// When it can not be signed: a header or an address that AWS has no words for.
-pub(crate) fn sign(
+pub(super) fn sign(
     request: &mut Request<ClientBody>,
     body: &[u8],
     keys: &AwsKeys,
@@ -196,9 +196,11 @@ pub(crate) fn sign(
     Ok(())
 }
 
+/// The least that a message of a stream has: two lengths and two checksums of four bytes each.
+const LEAST: usize = 16;
+
 /// A stream of AWS: messages in, the vendor's events out.
 pub(crate) struct EventStream {
-    decoder: MessageFrameDecoder,
     left: BytesMut,
     limit: usize,
 }
@@ -210,11 +212,7 @@ impl EventStream {
         let is_stream = kind.split(';').next()?.trim().eq_ignore_ascii_case(EVENT_STREAM);
         // Base64 makes a third more of what is in it.
         let limit = limit.saturating_mul(2);
-        is_stream.then(|| Self {
-            decoder: MessageFrameDecoder::new(),
-            left: BytesMut::new(),
-            limit,
-        })
+        is_stream.then(|| Self { left: BytesMut::new(), limit })
     }
 
     /// Adds a chunk, and writes the events that are complete as server-sent ones.
@@ -224,25 +222,20 @@ impl EventStream {
     /// When the stream reports an error, or is damaged. What was written before is good; nothing is read after that.
     pub(crate) fn push(&mut self, chunk: &[u8], out: &mut BytesMut) -> Result<(), Failure> {
         self.left.extend_from_slice(chunk);
-        loop {
-            match self.decoder.decode_frame(&mut self.left) {
-                Ok(DecodedFrame::Complete(message)) => event(&message, out)?,
-                Ok(_) if self.left.len() > self.limit => {
-                    let message =
-                        format!("a message of the stream is larger than {} bytes", self.limit);
-                    return Err(
-                        Failure::new(Reason::ServerError, message).with_evidence("limit:event")
-                    );
-                }
-                Ok(_) => return Ok(()),
-                Err(error) => {
-                    let message = format!("the provider sent what is no AWS event stream: {error}");
-                    return Err(Failure::new(Reason::ServerError, message)
-                        .with_evidence("malformed")
-                        .with_source(error));
-                }
+        while let Some(length) = self.left.first_chunk::<4>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if !(LEAST..=self.limit).contains(&length) {
+                return Err(malformed(&format!("a message of {length} bytes")));
             }
+            if self.left.len() < length {
+                break;
+            }
+            // Its checksums are verified.
+            let message = read_message_from(self.left.split_to(length))
+                .map_err(|error| malformed(&format!("a damaged message: {error}")))?;
+            event(&message, out)?;
         }
+        Ok(())
     }
 }
 
@@ -260,8 +253,8 @@ fn event(message: &Message, out: &mut BytesMut) -> Result<(), Failure> {
             Err(exception(text(":exception-type").unwrap_or_default(), message.payload()))
         }
         Some("error") => {
-            let said = serde_json::json!({"message": text(":error-message")}).to_string();
-            Err(exception(text(":error-code").unwrap_or_default(), &said.into()))
+            let payload = serde_json::json!({"message": text(":error-message")}).to_string();
+            Err(exception(text(":error-code").unwrap_or_default(), &payload.into()))
         }
         _ => Err(malformed("a message without a type")),
     }

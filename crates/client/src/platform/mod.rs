@@ -10,12 +10,12 @@ mod bedrock;
 mod vertex;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, StatusCode, header};
-use steadfast_core::{Dialect, Failure};
+use http::{HeaderMap, HeaderName, Request, StatusCode, header};
+use steadfast_core::{BoxError, Dialect, Failure};
 
 #[cfg(feature = "bedrock")]
-pub(crate) use self::bedrock::{EventStream, sign};
-use crate::{TemporaryCredential, dialect::Codec, json::patched};
+pub(crate) use self::bedrock::EventStream;
+use crate::{ClientBody, TemporaryCredential, dialect::Codec, json::patched, source::AwsKeys};
 
 /// Who serves the models of a provider.
 ///
@@ -32,31 +32,30 @@ use crate::{TemporaryCredential, dialect::Codec, json::patched};
 ///     .with_credential(Credential::new("token", "ya29..."));
 /// Providers::new([azure, vertex]).unwrap();
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Platform {
-    /// The vendor itself, or a server that is compatible with it.
-    #[default]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Platform(Site);
+
+/// Which it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Site {
     Vendor,
-    /// Azure: OpenAI's models in their two dialects, and Anthropic's.
     Azure(Azure),
-    /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects.
     Vertex(Vertex),
-    /// Amazon Bedrock: Anthropic's models, and others in OpenAI's two dialects.
     #[cfg(feature = "bedrock")]
     Bedrock(Bedrock),
 }
 
 /// How Azure is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Azure {
+struct Azure {
     /// Of the older API, where deployments stand in the address; the newer one has none.
     api_version: Option<Box<str>>,
 }
 
 /// Where on Vertex AI models are asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vertex {
+struct Vertex {
     project: Box<str>,
     location: Box<str>,
 }
@@ -64,63 +63,94 @@ pub struct Vertex {
 /// Where on Bedrock models are asked.
 #[cfg(feature = "bedrock")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bedrock {
+struct Bedrock {
     region: Box<str>,
 }
 
 impl Platform {
-    /// Azure by its newer API (`/openai/v1`), where the model's name is that of a deployment. The base URL is the
+    /// The vendor itself, or a server that is compatible with it.
+    pub fn vendor() -> Self {
+        Self(Site::Vendor)
+    }
+
+    /// Azure: OpenAI's models in their two dialects, and Anthropic's. By its newer API (`/openai/v1`), where the model's name is that of a deployment. The base URL is the
     /// resource's endpoint, such as `https://my-resource.openai.azure.com`; with Anthropic's dialect
     /// `https://my-resource.services.ai.azure.com`.
     pub fn azure() -> Self {
-        Self::Azure(Azure { api_version: None })
+        Self(Site::Azure(Azure { api_version: None }))
     }
 
     /// Azure by its older API, with the deployment in the address and this version, such as `2024-10-21`, behind it.
     pub fn azure_version(api_version: impl Into<Box<str>>) -> Self {
-        Self::Azure(Azure { api_version: Some(api_version.into()) })
+        Self(Site::Azure(Azure { api_version: Some(api_version.into()) }))
     }
 
-    /// Vertex AI: a project and a location, such as `us-east5`, `eu` or `global`.
+    /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects. A project and a location, such as `us-east5`, `eu` or `global`.
     pub fn vertex(project: impl Into<Box<str>>, location: impl Into<Box<str>>) -> Self {
-        Self::Vertex(Vertex { project: project.into(), location: location.into() })
+        Self(Site::Vertex(Vertex { project: project.into(), location: location.into() }))
     }
 
-    /// Bedrock in a region, such as `eu-central-1`.
+    /// Amazon Bedrock: Anthropic's models, and others in OpenAI's two dialects. In a region, such as `eu-central-1`.
     #[cfg(feature = "bedrock")]
     pub fn bedrock(region: impl Into<Box<str>>) -> Self {
-        Self::Bedrock(Bedrock { region: region.into() })
+        Self(Site::Bedrock(Bedrock { region: region.into() }))
     }
 
     /// Whether it serves models in `dialect`.
     pub fn speaks(&self, dialect: Dialect) -> bool {
-        match self {
-            Self::Vendor | Self::Vertex(_) => true,
-            Self::Azure(_) => dialect != Dialect::Gemini,
+        match &self.0 {
+            Site::Vendor | Site::Vertex(_) => true,
+            Site::Azure(_) => dialect != Dialect::Gemini,
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(_) => dialect != Dialect::Gemini,
+            Site::Bedrock(_) => dialect != Dialect::Gemini,
+        }
+    }
+
+    /// Whether it is Azure.
+    pub(crate) fn is_azure(&self) -> bool {
+        matches!(self.0, Site::Azure(_))
+    }
+
+    /// Signs `request` with keys of AWS.
+    ///
+    /// # Errors
+    ///
+    /// When nothing of it is AWS's, or it can not be signed.
+    pub(crate) fn sign(
+        &self,
+        request: &mut Request<ClientBody>,
+        body: &[u8],
+        keys: &AwsKeys,
+    ) -> Result<(), BoxError> {
+        match &self.0 {
+            #[cfg(feature = "bedrock")]
+            Site::Bedrock(bedrock) => bedrock::sign(request, body, keys, bedrock),
+            _ => {
+                let _ = (request, body, keys);
+                Err("is one of AWS, and signs requests to Bedrock alone".into())
+            }
         }
     }
 
     /// What is wrong with it: a name that no address can carry.
     pub fn problem(&self) -> Option<&'static str> {
-        match self {
-            Self::Vendor => None,
-            Self::Azure(azure) => azure.problem(),
-            Self::Vertex(vertex) => vertex.problem(),
+        match &self.0 {
+            Site::Vendor => None,
+            Site::Azure(azure) => azure.problem(),
+            Site::Vertex(vertex) => vertex.problem(),
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(bedrock) => bedrock.problem(),
+            Site::Bedrock(bedrock) => bedrock.problem(),
         }
     }
 
     /// The address where none is given; `None` where everybody has another one.
     pub(crate) fn base_url(&self, codec: &dyn Codec) -> Option<String> {
-        match self {
-            Self::Vendor => Some(codec.facts().base_url.to_owned()),
-            Self::Azure(_) => None,
-            Self::Vertex(vertex) => Some(vertex.base_url()),
+        match &self.0 {
+            Site::Vendor => Some(codec.facts().base_url.to_owned()),
+            Site::Azure(_) => None,
+            Site::Vertex(vertex) => Some(vertex.base_url()),
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(bedrock) => Some(bedrock.base_url(codec.dialect())),
+            Site::Bedrock(bedrock) => Some(bedrock.base_url(codec.dialect())),
         }
     }
 
@@ -131,23 +161,23 @@ impl Platform {
 
     /// Path segments that people add to the base URL though paths begin with them.
     pub(crate) fn redundant_suffixes(&self, codec: &dyn Codec) -> &'static [&'static str] {
-        match self {
-            Self::Vendor => codec.facts().redundant_suffixes,
-            Self::Azure(_) => azure::SUFFIXES,
-            Self::Vertex(_) => vertex::SUFFIXES,
+        match &self.0 {
+            Site::Vendor => codec.facts().redundant_suffixes,
+            Site::Azure(_) => azure::SUFFIXES,
+            Site::Vertex(_) => vertex::SUFFIXES,
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(_) => bedrock::SUFFIXES,
+            Site::Bedrock(_) => bedrock::SUFFIXES,
         }
     }
 
     /// The header that carries a credential which does not expire, and what stands before it there.
     pub(crate) fn credential(&self, codec: &dyn Codec) -> (HeaderName, &'static str) {
-        match self {
-            Self::Azure(_) if codec.dialect() != Dialect::Anthropic => azure::KEY,
-            Self::Vendor | Self::Azure(_) => codec.facts().credential.clone(),
-            Self::Vertex(_) => (header::AUTHORIZATION, "Bearer "),
+        match &self.0 {
+            Site::Azure(_) if codec.dialect() != Dialect::Anthropic => azure::KEY,
+            Site::Vendor | Site::Azure(_) => codec.facts().credential.clone(),
+            Site::Vertex(_) => (header::AUTHORIZATION, "Bearer "),
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(_) => (header::AUTHORIZATION, "Bearer "),
+            Site::Bedrock(_) => (header::AUTHORIZATION, "Bearer "),
         }
     }
 
@@ -159,26 +189,26 @@ impl Platform {
         model: &str,
         vendor: String,
     ) -> Option<String> {
-        match self {
-            Self::Vendor => Some(vendor),
-            Self::Azure(azure) => Some(azure.path(dialect, what, model, &vendor)),
-            Self::Vertex(vertex) => vertex.path(dialect, what, model, &vendor),
+        match &self.0 {
+            Site::Vendor => Some(vendor),
+            Site::Azure(azure) => Some(azure.path(dialect, what, model, &vendor)),
+            Site::Vertex(vertex) => vertex.path(dialect, what, model, &vendor),
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(_) => bedrock::path(dialect, what, model, &vendor),
+            Site::Bedrock(_) => bedrock::path(dialect, what, model, &vendor),
         }
     }
 
     /// What stands around requests and answers of `dialect`.
     pub(crate) fn envelope(&self, dialect: Dialect) -> Envelope {
-        match self {
-            Self::Vendor | Self::Azure(_) => Envelope::None,
-            Self::Vertex(_) => match dialect {
+        match &self.0 {
+            Site::Vendor | Site::Azure(_) => Envelope::None,
+            Site::Vertex(_) => match dialect {
                 Dialect::Anthropic => Envelope::VertexMessages,
                 Dialect::Gemini => Envelope::VertexGemini,
                 Dialect::OpenAi | Dialect::Responses => Envelope::Vertex,
             },
             #[cfg(feature = "bedrock")]
-            Self::Bedrock(_) => match dialect {
+            Site::Bedrock(_) => match dialect {
                 Dialect::Anthropic => Envelope::BedrockMessages,
                 _ => Envelope::Bedrock,
             },

@@ -98,7 +98,7 @@ async fn requests_are_signed_and_in_the_envelope() {
         let reply = if stream { streamed(hello().concat()) } else { answer(Dialect::Anthropic) };
         let (client, seen) = client(provider, vec![reply]);
         client.oneshot(messages(stream)).await.unwrap().collect().await.unwrap();
-        let (parts, body) = seen.lock().unwrap().pop().unwrap();
+        let (parts, body) = seen.lock().pop().unwrap();
         let method = if stream { "invoke-with-response-stream" } else { "invoke" };
         let address = "https://bedrock-runtime.eu-central-1.amazonaws.com/model/claude-x/";
         assert_eq!(parts.uri.to_string(), format!("{address}{method}"));
@@ -128,13 +128,13 @@ async fn each_dialect_has_its_host_and_a_key_is_a_bearer() {
         let provider = bedrock(dialect).with_credential(Credential::new("main", "key"));
         let (one, seen) = client(provider, vec![answer(dialect)]);
         one.oneshot(ask()).await.unwrap().collect().await.unwrap();
-        let (parts, _) = seen.lock().unwrap().pop().unwrap();
+        let (parts, _) = seen.lock().pop().unwrap();
         assert_eq!(parts.uri.to_string(), format!("https://{address}"));
         assert_eq!(parts.headers["authorization"], "Bearer key");
         let (one, seen) = client(bedrock(dialect).with_source("main", Keys), vec![answer(dialect)]);
         one.oneshot(ask()).await.unwrap().collect().await.unwrap();
         let service = if dialect == Dialect::OpenAi { "/bedrock/" } else { "/bedrock-mantle/" };
-        let (parts, _) = seen.lock().unwrap().pop().unwrap();
+        let (parts, _) = seen.lock().pop().unwrap();
         assert!(parts.headers["authorization"].to_str().unwrap().contains(service));
     }
 }
@@ -147,7 +147,7 @@ async fn tokens_are_counted_of_a_whole_request() {
     let model = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0";
     let request = CountRequest::new(ChatRequest::user("hi").with_model(model));
     assert_eq!(client.counting().oneshot(request).await.unwrap().tokens, 12);
-    let (parts, body) = seen.lock().unwrap().pop().unwrap();
+    let (parts, body) = seen.lock().pop().unwrap();
     let path = "/model/eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0/count-tokens";
     assert_eq!(parts.uri.path(), path);
     let body: Value = serde_json::from_slice(&body).unwrap();
@@ -244,7 +244,7 @@ async fn expired_keys_are_fetched_anew_and_others_not() {
             client(bedrock(Dialect::Anthropic).with_source("main", Keys), vec![refused]);
         let failure = client.oneshot(ask()).await.map(drop).unwrap_err();
         assert_eq!(failure.upstream().unwrap().dialect, None);
-        assert_eq!(seen.lock().unwrap().len(), asked, "{name}");
+        assert_eq!(seen.lock().len(), asked, "{name}");
     }
 }
 
@@ -255,7 +255,7 @@ async fn keys_of_aws_sign_for_bedrock_alone() {
     let failure = client.oneshot(ask()).await.map(drop).unwrap_err();
     assert_eq!(failure.reason(), Reason::Auth);
     assert!(failure.message().contains("Bedrock alone"), "{failure}");
-    assert!(seen.lock().unwrap().is_empty());
+    assert!(seen.lock().is_empty());
 }
 
 proptest! {

@@ -104,8 +104,8 @@ type Answer = steadfast_chat::ChatResponse<steadfast_client::ClientEvents<Chunks
 
 /// Gives `value` to who asks first, whichever clone of a service that is.
 fn once<T>(value: T) -> impl Fn() -> T + Clone {
-    let value = Arc::new(std::sync::Mutex::new(Some(value)));
-    move || value.lock().unwrap().take().expect("asked once")
+    let value = Arc::new(parking_lot::Mutex::new(Some(value)));
+    move || value.lock().take().expect("asked once")
 }
 
 async fn call(request: ChatRequest, reply: Reply) -> (Result<Answer, Failure>, Probe) {

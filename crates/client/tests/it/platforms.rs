@@ -3,15 +3,18 @@
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use steadfast_chat::ChatRequest;
 use steadfast_client::{
@@ -20,42 +23,43 @@ use steadfast_client::{
     dialect::{CountRequest, Route, codec},
 };
 use steadfast_core::{Dialect, Failure, Reason, RecoveryLog, Scope, time::wall};
-use tower::{ServiceExt, service_fn};
+use tower::ServiceExt;
 
 use crate::fixtures::body;
 
 pub(crate) type Seen = Arc<Mutex<Vec<(http::request::Parts, Bytes)>>>;
 
-/// A client of `provider` whose requests are seen, and answered one after the other, the last again and again.
-pub(crate) fn client(
-    provider: Provider,
-    answers: Vec<Response<Bytes>>,
-) -> (
-    LlmClient<
-        impl tower::Service<
-            Request<ClientBody>,
-            Response = Response<Full<Bytes>>,
-            Error = Infallible,
-            Future: Send,
-        > + Clone,
-    >,
-    Seen,
-) {
+/// Answers one after the other, the last again and again, and keeps what it was asked.
+#[derive(Clone)]
+pub(crate) struct Http {
+    seen: Seen,
+    answers: Arc<[Response<Bytes>]>,
+}
+
+impl tower::Service<Request<ClientBody>> for Http {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().now_or_never().unwrap().unwrap().to_bytes();
+        let mut seen = self.seen.lock();
+        let answer = &self.answers[seen.len().min(self.answers.len() - 1)];
+        seen.push((parts, body));
+        std::future::ready(Ok(answer.clone().map(Full::new)))
+    }
+}
+
+/// A client of `provider` whose requests are seen, and how they are answered.
+pub(crate) fn client(provider: Provider, answers: Vec<Response<Bytes>>) -> (LlmClient<Http>, Seen) {
     let seen = Seen::default();
-    let sent = seen.clone();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let answers = Arc::new(answers);
-    let service = service_fn(move |request: Request<ClientBody>| {
-        let (sent, answers) = (sent.clone(), answers.clone());
-        let at = asked.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            sent.lock().unwrap().push((parts, body));
-            Ok(answers[at].clone().map(Full::new))
-        }
-    });
-    (LlmClient::with_service(Providers::new([provider]).unwrap(), service), seen)
+    let http = Http { seen: seen.clone(), answers: answers.into() };
+    (LlmClient::with_service(Providers::new([provider]).unwrap(), http), seen)
 }
 
 pub(crate) fn answer(dialect: Dialect) -> Response<Bytes> {
@@ -142,7 +146,7 @@ async fn each_platform_is_asked_where_and_how_it_wants() {
         let request = ChatRequest::user("hi").with_model("my model");
         let request = if stream { request.streaming() } else { request };
         client.oneshot(request).await.unwrap().collect().await.unwrap();
-        let (parts, _) = seen.lock().unwrap().pop().unwrap();
+        let (parts, _) = seen.lock().pop().unwrap();
         assert_eq!(parts.uri.to_string(), address);
         assert_eq!(parts.headers[key.0], key.1, "{address}");
         let credentials = ["authorization", "api-key", "x-api-key", "x-goog-api-key"];
@@ -163,7 +167,7 @@ pub(crate) fn messages(stream: bool) -> ChatRequest {
     let mut headers = http::HeaderMap::new();
     headers.insert("anthropic-beta", "one-2025-01-01, two-2025-01-01".parse().unwrap());
     headers.insert("anthropic-version", "2023-06-01".parse().unwrap());
-    request.headers = headers.into();
+    request.headers = headers;
     request.query = Some("beta=true".into());
     request
 }
@@ -174,7 +178,7 @@ async fn on_vertex_the_version_of_messages_is_in_the_body_and_the_model_in_the_a
         let provider = keyed(Dialect::Anthropic, Platform::vertex("p", "global"));
         let (client, seen) = client(provider, vec![answer(Dialect::Anthropic)]);
         client.oneshot(messages(stream)).await.unwrap().collect().await.unwrap();
-        let (parts, body) = seen.lock().unwrap().pop().unwrap();
+        let (parts, body) = seen.lock().pop().unwrap();
         let method = if stream { "streamRawPredict" } else { "rawPredict" };
         let path = "/v1/projects/p/locations/global/publishers/anthropic/models/claude-x:";
         assert_eq!(parts.uri.path_and_query().unwrap().as_str(), format!("{path}{method}"));
@@ -208,7 +212,7 @@ async fn vertex_counts_at_an_address_of_its_own() {
             client(keyed(dialect, Platform::vertex("p", "global")), vec![response]);
         let request = CountRequest::new(ChatRequest::user("hi").with_model("m"));
         assert_eq!(client.counting().oneshot(request).await.unwrap().tokens, 7);
-        let (parts, body) = seen.lock().unwrap().pop().unwrap();
+        let (parts, body) = seen.lock().pop().unwrap();
         assert!(parts.uri.path().ends_with(address), "{}", parts.uri);
         let body: Value = serde_json::from_slice(&body).unwrap();
         let mut names: Vec<_> = body.as_object().unwrap().keys().map(String::as_str).collect();
@@ -216,6 +220,30 @@ async fn vertex_counts_at_an_address_of_its_own() {
         let mut wanted = fields.to_vec();
         wanted.sort_unstable();
         assert_eq!(names, wanted);
+    }
+}
+
+#[tokio::test]
+async fn on_vertex_each_content_has_a_role() {
+    for (contents, sent) in [
+        (
+            json!([{"parts": [{"text": "hi"}], "x": 1}]),
+            json!([{"parts": [{"text": "hi"}], "x": 1, "role": "user"}]),
+        ),
+        (
+            json!([{"role": "model", "parts": []}, {"parts": [{"text": "hi"}]}]),
+            json!([{"role": "model", "parts": []}, {"parts": [{"text": "hi"}], "role": "user"}]),
+        ),
+    ] {
+        let body = json!({"contents": contents, "zig": 1}).to_string();
+        let route = Route { model: Some("m"), stream: Some(false) };
+        let request = codec(Dialect::Gemini).decode_request(&body.into(), route).unwrap();
+        let provider = keyed(Dialect::Gemini, Platform::vertex("p", "global"));
+        let (client, seen) = client(provider, vec![answer(Dialect::Gemini)]);
+        drop(client.oneshot(request).await.unwrap());
+        let (_, body) = seen.lock().pop().unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body, json!({"contents": sent, "zig": 1}));
     }
 }
 
@@ -241,7 +269,7 @@ fn what_is_wrong_with_a_platform_is_found_before_it_is_asked() {
     let problem = |provider: Provider| Providers::new([provider]).unwrap_err().to_string();
     let key = Credential::new("main", "k");
     let no_url = Provider::new("p", Dialect::OpenAi).on(Platform::azure());
-    let error = problem(no_url.clone().with_credential(key.clone()));
+    let error = problem(no_url.with_credential(key.clone()));
     assert!(error.contains("no base URL") && error.contains("my-resource"), "{error}");
     let error = problem(keyed(Dialect::Gemini, Platform::azure()));
     assert!(error.contains("gemini"), "{error}");
@@ -256,9 +284,9 @@ fn what_is_wrong_with_a_platform_is_found_before_it_is_asked() {
     }
     let models = Provider::new("p", Dialect::OpenAi).on(Platform::vertex("p", "global"));
     let (client, seen) = client(models.with_credential(key), vec![answer(Dialect::OpenAi)]);
-    let listed = futures_util::FutureExt::now_or_never(client.list_models("p")).unwrap();
+    let listed = client.list_models("p").now_or_never().unwrap();
     assert_eq!(listed.unwrap_err().reason(), Reason::Unsupported);
-    assert!(seen.lock().unwrap().is_empty());
+    assert!(seen.lock().is_empty());
 }
 
 /// Gives as it is scripted, and counts.
@@ -275,7 +303,7 @@ impl CredentialSource for Scripted {
         Box::pin(async move {
             let number = self.asked.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(self.takes).await;
-            if let Some(failure) = self.fails.lock().unwrap().pop() {
+            if let Some(failure) = self.fails.lock().pop() {
                 return Err(failure);
             }
             let token = TemporaryCredential::bearer(format!("token-{number}"));
@@ -304,7 +332,7 @@ pub(crate) fn ask() -> ChatRequest {
 }
 
 fn tokens(seen: &Seen) -> Vec<String> {
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock();
     let tokens = seen.iter().map(|(parts, _)| parts.headers["authorization"].to_str().unwrap());
     tokens.map(|token| token.trim_start_matches("Bearer token-").to_owned()).collect()
 }
@@ -339,7 +367,7 @@ async fn while_a_new_one_can_not_be_had_the_old_one_serves() {
     let (source, provider) = renewing(Scripted { holds: Some(hour), ..Scripted::default() });
     let (client, seen) = client(provider, vec![answer(Dialect::Gemini)]);
     drop(client.clone().oneshot(ask()).await.unwrap());
-    *source.fails.lock().unwrap() = vec![down(), down(), down()];
+    *source.fails.lock() = vec![down(), down(), down()];
     tokio::time::advance(hour - Duration::from_secs(60)).await;
     for _ in 0..5 {
         drop(client.clone().oneshot(ask()).await.unwrap());
@@ -390,5 +418,5 @@ async fn a_credential_that_is_refused_is_replaced_in_the_same_attempt_once() {
     let (one, seen) = client(provider, vec![unauthorized()]);
     let failure = one.oneshot(ask()).await.map(drop).unwrap_err();
     assert_eq!(failure.status(), Some(StatusCode::UNAUTHORIZED));
-    assert_eq!((seen.lock().unwrap().len(), source.asked()), (2, 2), "once, and no more");
+    assert_eq!((seen.lock().len(), source.asked()), (2, 2), "once, and no more");
 }

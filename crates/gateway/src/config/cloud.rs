@@ -4,7 +4,7 @@ use std::path::Path;
 
 use steadfast::client::Platform;
 
-use super::{Kind, ProviderConfig};
+use super::{ProviderConfig, ProviderKind};
 
 /// A key of the configuration, and what is wrong with it.
 type Problem = (&'static str, String);
@@ -14,7 +14,7 @@ impl ProviderConfig {
     ///
     /// # Errors
     ///
-    /// When something is missing for that, or said that means nothing there.
+    /// When something is missing for that, or is set that means nothing there.
     pub(crate) fn platform(&self) -> Result<Platform, Vec<Problem>> {
         let mut problems = self.strays();
         let mut need = |key: &'static str, value: &Option<String>, example: &str| {
@@ -25,24 +25,26 @@ impl ProviderConfig {
             })
         };
         let platform = match self.kind {
-            Kind::Vendor => Platform::Vendor,
-            Kind::Azure => {
+            ProviderKind::Vendor => Platform::vendor(),
+            ProviderKind::Azure => {
                 need("base_url", &self.base_url, "https://my-resource.openai.azure.com");
                 match self.api_version.as_deref() {
                     Some(version) => Platform::azure_version(version),
                     None => Platform::azure(),
                 }
             }
-            Kind::Vertex => Platform::vertex(
+            ProviderKind::Vertex => Platform::vertex(
                 need("project", &self.project, "my-project"),
                 need("location", &self.location, "us-east5"),
             ),
             #[cfg(feature = "aws")]
-            Kind::Bedrock => Platform::bedrock(need("region", &self.region, "eu-central-1")),
+            ProviderKind::Bedrock => {
+                Platform::bedrock(need("region", &self.region, "eu-central-1"))
+            }
             #[cfg(not(feature = "aws"))]
-            Kind::Bedrock => {
+            ProviderKind::Bedrock => {
                 problems.push(("kind", "this build has no `bedrock`".to_owned()));
-                Platform::Vendor
+                Platform::vendor()
             }
         };
         for dialect in std::iter::once(self.dialect).chain(self.also) {
@@ -60,10 +62,10 @@ impl ProviderConfig {
     /// Keys that belong to another kind.
     fn strays(&self) -> Vec<Problem> {
         let keys = [
-            ("api_version", Kind::Azure, "azure", &self.api_version),
-            ("project", Kind::Vertex, "vertex", &self.project),
-            ("location", Kind::Vertex, "vertex", &self.location),
-            ("region", Kind::Bedrock, "bedrock", &self.region),
+            ("api_version", ProviderKind::Azure, "azure", &self.api_version),
+            ("project", ProviderKind::Vertex, "vertex", &self.project),
+            ("location", ProviderKind::Vertex, "vertex", &self.location),
+            ("region", ProviderKind::Bedrock, "bedrock", &self.region),
         ];
         let stray =
             keys.into_iter().filter(|(_, kind, _, value)| value.is_some() && self.kind != *kind);

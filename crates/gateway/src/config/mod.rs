@@ -27,8 +27,8 @@ pub use self::{
     link::Link,
     routes::RouteConfig,
     schema::{
-        Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, Kind,
-        LogConfig, ProviderConfig, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig,
+        Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
+        ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig,
         ServerConfig, SummariserConfig, Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,

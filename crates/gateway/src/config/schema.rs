@@ -251,7 +251,7 @@ pub struct ProviderConfig {
     pub dialect: Dialect,
     /// Who serves its models. What is particular to a cloud stands in [clouds.md](clouds.md).
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: ProviderKind,
     /// With `kind = "azure"`: the version of the older API, such as `2024-10-21`, which has deployments in the address.
     /// Without it the newer one is asked, which has none.
     pub api_version: Option<String>,
@@ -318,7 +318,7 @@ impl ProviderConfig {
         Self {
             name: name.into(),
             dialect,
-            kind: Kind::default(),
+            kind: ProviderKind::default(),
             api_version: None,
             project: None,
             location: None,
@@ -345,7 +345,7 @@ impl ProviderConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ProviderKind {
     /// The vendor of its dialect, or a server that is compatible with it.
     #[default]
     Vendor,

@@ -54,7 +54,7 @@ const SILENT: Duration = Duration::from_secs(90);
 const OLDEST: Duration = Duration::from_secs(3_600);
 
 /// How many answers there may be at once, one for each `stream_id`: 8.
-const LANES: usize = 8;
+const STREAMS: usize = 8;
 
 /// How many further requests may wait for their turn: 16. Then no more is read.
 const WAITING: usize = 16;
@@ -180,20 +180,20 @@ pub(super) struct SocketCall {
 /// A `response.create`, as a request.
 #[derive(Debug)]
 struct Create {
-    lane: Lane,
+    id: StreamId,
     generate: bool,
     body: Vec<u8>,
 }
 
 /// What the events of an answer are marked with.
-type Lane = Option<Box<str>>;
+type StreamId = Option<Box<str>>;
 
 /// What is wrong with a message: a status, a code, and why.
 type Problem = (StatusCode, &'static str, String);
 
 impl Create {
     /// Reads a message.
-    fn read(text: &str) -> Result<Self, (Lane, Problem)> {
+    fn read(text: &str) -> Result<Self, (StreamId, Problem)> {
         #[derive(Deserialize)]
         struct Envelope {
             r#type: Option<Box<str>>,
@@ -201,8 +201,8 @@ impl Create {
             generate: Option<bool>,
             background: Option<bool>,
         }
-        let bad = |lane: Lane, code: &'static str, why: String| {
-            Err((lane, (StatusCode::BAD_REQUEST, code, why)))
+        let bad = |id: StreamId, code: &'static str, why: String| {
+            Err((id, (StatusCode::BAD_REQUEST, code, why)))
         };
         let envelope: Envelope = match serde_json::from_str(text) {
             Ok(envelope) => envelope,
@@ -210,8 +210,8 @@ impl Create {
                 return bad(None, "invalid_json", format!("the message can not be read: {error}"));
             }
         };
-        let lane = envelope.stream_id;
-        if lane.as_ref().is_some_and(|lane| lane.is_empty() || lane.len() > LONGEST) {
+        let id = envelope.stream_id;
+        if id.as_ref().is_some_and(|id| id.is_empty() || id.len() > LONGEST) {
             return bad(
                 None,
                 "invalid_stream_id",
@@ -223,7 +223,7 @@ impl Create {
             other => {
                 let other = other.unwrap_or("nothing").chars().take(64).collect::<String>();
                 return bad(
-                    lane,
+                    id,
                     "unsupported_event",
                     format!("type: is `{other}`; what can be sent here is `response.create`"),
                 );
@@ -231,10 +231,10 @@ impl Create {
         }
         if envelope.background == Some(true) {
             let why = "background: not over a WebSocket; send a request of its own".to_owned();
-            return bad(lane, "unsupported_parameter", why);
+            return bad(id, "unsupported_parameter", why);
         }
         let Ok(mut fields) = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text) else {
-            return bad(lane, "invalid_json", "the message is no object".to_owned());
+            return bad(id, "invalid_json", "the message is no object".to_owned());
         };
         for name in ["type", "stream_id", "generate", "background", "stream"] {
             fields.remove(name);
@@ -248,20 +248,20 @@ impl Create {
             body.extend_from_slice(value.get().as_bytes());
         }
         body.push(b'}');
-        Ok(Self { lane, generate: envelope.generate.unwrap_or(true), body })
+        Ok(Self { id, generate: envelope.generate.unwrap_or(true), body })
     }
 }
 
 /// An error as a message.
-fn error(lane: Option<&str>, (status, code, why): &Problem) -> Message {
+fn error(id: Option<&str>, (status, code, why): &Problem) -> Message {
     let error = json!({
         "type": "invalid_request_error", "code": code, "message": why, "param": null,
     });
-    failed(lane, *status, &error, &HeaderMap::new())
+    failed(id, *status, &error, &HeaderMap::new())
 }
 
 /// An answer that failed before it began.
-fn failed(lane: Option<&str>, status: StatusCode, error: &Value, headers: &HeaderMap) -> Message {
+fn failed(id: Option<&str>, status: StatusCode, error: &Value, headers: &HeaderMap) -> Message {
     let is_shown =
         |name: &HeaderName| *name == header::RETRY_AFTER || name.as_str().starts_with("x-");
     let headers = headers.iter().filter(|(name, _)| is_shown(name)).filter_map(|(name, value)| {
@@ -272,21 +272,21 @@ fn failed(lane: Option<&str>, status: StatusCode, error: &Value, headers: &Heade
     if !headers.is_empty() {
         message["headers"] = headers.into();
     }
-    if let Some(lane) = lane {
-        message["stream_id"] = lane.into();
+    if let Some(id) = id {
+        message["stream_id"] = id.into();
     }
     Message::Text(message.to_string().into())
 }
 
 /// An event of a stream as a message.
-fn event(lane: Option<&str>, frame: &SseFrame) -> Option<Message> {
+fn event(id: Option<&str>, frame: &SseFrame) -> Option<Message> {
     let data = frame.data.clone()?;
-    let text = match lane {
+    let text = match id {
         None => Utf8Bytes::try_from(data).ok()?,
-        Some(lane) => {
+        Some(id) => {
             let data = std::str::from_utf8(&data).ok()?;
             let rest = data.trim_start().strip_prefix('{')?;
-            format!("{{\"stream_id\":{},{rest}", Value::from(lane)).into()
+            format!("{{\"stream_id\":{},{rest}", Value::from(id)).into()
         }
     };
     Some(Message::Text(text))
@@ -297,9 +297,9 @@ struct Session {
     app: App,
     head: Head,
     memory: Arc<SocketMemory>,
-    lanes: HashMap<Lane, VecDeque<Create>>,
+    streams: HashMap<StreamId, VecDeque<Create>>,
     waiting: usize,
-    calls: JoinSet<Lane>,
+    calls: JoinSet<StreamId>,
     events: mpsc::Sender<Message>,
     received: mpsc::Receiver<Message>,
 }
@@ -311,7 +311,7 @@ impl Session {
             app,
             head,
             memory,
-            lanes: HashMap::new(),
+            streams: HashMap::new(),
             waiting: 0,
             calls: JoinSet::new(),
             events,
@@ -348,8 +348,8 @@ impl Session {
                 biased;
                 Some(event) = self.received.recv() => out.send(event).await,
                 Some(ended) = self.calls.join_next() => {
-                    if let Ok(lane) = ended {
-                        self.ended(&lane);
+                    if let Ok(id) = ended {
+                        self.ended(&id);
                     }
                     Ok(())
                 }
@@ -358,7 +358,7 @@ impl Session {
                     match message {
                         Some(Ok(Message::Text(text))) if closing.is_none() => match self.take(&text) {
                             Ok(()) => Ok(()),
-                            Err((lane, problem)) => out.send(error(lane.as_deref(), &problem)).await,
+                            Err((id, problem)) => out.send(error(id.as_deref(), &problem)).await,
                         },
                         Some(Ok(Message::Binary(_))) => {
                             closing = Some(Closing::Binary);
@@ -397,46 +397,46 @@ impl Session {
     }
 
     /// Takes a message: answers it, or has it wait for the one before it.
-    fn take(&mut self, text: &str) -> Result<(), (Lane, Problem)> {
+    fn take(&mut self, text: &str) -> Result<(), (StreamId, Problem)> {
         let create = Create::read(text)?;
-        if let Some(queue) = self.lanes.get_mut(&create.lane) {
+        if let Some(queue) = self.streams.get_mut(&create.id) {
             queue.push_back(create);
             self.waiting += 1;
             return Ok(());
         }
-        if self.lanes.len() >= LANES {
+        if self.streams.len() >= STREAMS {
             let why = format!(
-                "stream_id: {LANES} answers are under way on this socket, the most there may be at once"
+                "stream_id: {STREAMS} answers are under way on this socket, the most there may be at once"
             );
-            return Err((create.lane, (StatusCode::TOO_MANY_REQUESTS, "too_many_streams", why)));
+            return Err((create.id, (StatusCode::TOO_MANY_REQUESTS, "too_many_streams", why)));
         }
-        self.lanes.insert(create.lane.clone(), VecDeque::new());
+        self.streams.insert(create.id.clone(), VecDeque::new());
         self.start(create);
         Ok(())
     }
 
     fn start(&mut self, create: Create) {
-        let Create { lane, generate, body } = create;
+        let Create { id, generate, body } = create;
         let call = SocketCall { memory: self.memory.clone(), generate };
         let request = self.head.request(body, call);
         let (app, events) = (self.app.clone(), self.events.clone());
         self.calls.spawn(async move {
             let response = chat::answer(&app, DIALECT, None, request).await;
             // Whoever takes events is gone only when this is dropped, too.
-            let _ = relay(response, lane.as_deref(), &events).await;
-            lane
+            let _ = relay(response, id.as_deref(), &events).await;
+            id
         });
     }
 
-    /// The answer of `lane` has ended: the next one's turn.
-    fn ended(&mut self, lane: &Lane) {
-        match self.lanes.get_mut(lane).and_then(VecDeque::pop_front) {
+    /// The answer of `id` has ended: the next one's turn.
+    fn ended(&mut self, id: &StreamId) {
+        match self.streams.get_mut(id).and_then(VecDeque::pop_front) {
             Some(next) => {
                 self.waiting -= 1;
                 self.start(next);
             }
             None => {
-                self.lanes.remove(lane);
+                self.streams.remove(id);
             }
         }
     }
@@ -463,7 +463,7 @@ impl Closing {
 /// Sends `response` as messages.
 async fn relay(
     response: Response,
-    lane: Option<&str>,
+    id: Option<&str>,
     events: &mpsc::Sender<Message>,
 ) -> Result<(), mpsc::error::SendError<Message>> {
     let (parts, mut body) = response.into_parts();
@@ -471,20 +471,20 @@ async fn relay(
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let read = body.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         let error = read.map(|mut body| body["error"].take()).unwrap_or_default();
-        return events.send(failed(lane, parts.status, &error, &parts.headers)).await;
+        return events.send(failed(id, parts.status, &error, &parts.headers)).await;
     }
     let mut parser = SseParser::default();
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };
         parser.push(data);
         while let Ok(Some(frame)) = parser.next_frame() {
-            if let Some(message) = event(lane, &frame) {
+            if let Some(message) = event(id, &frame) {
                 events.send(message).await?;
             }
         }
     }
     if let Rest::Frame(frame) = parser.finish()
-        && let Some(message) = event(lane, &frame)
+        && let Some(message) = event(id, &frame)
     {
         events.send(message).await?;
     }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use steadfast::{Target, client::Credential};
 use steadfast_core::Dialect;
 
-use crate::config::{Kind, ProviderConfig};
+use crate::config::{ProviderConfig, ProviderKind};
 
 /// Every provider's.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ struct ProviderIdentity {
     dialect: Dialect,
     base_url: Option<String>,
     /// Of a cloud: its kind, and where in it.
-    place: String,
+    site: String,
     headers: BTreeMap<String, String>,
     credentials: Vec<Credential>,
 }
@@ -28,11 +28,11 @@ impl Identities {
     pub(super) fn add(&mut self, given: &ProviderConfig, credentials: Vec<Credential>) {
         let ProviderConfig { name, dialect, base_url, headers, .. } = given.clone();
         let ProviderConfig { kind, api_version, project, location, region, .. } = given;
-        let place = match kind {
-            Kind::Vendor => String::new(),
+        let site = match kind {
+            ProviderKind::Vendor => String::new(),
             kind => format!("{kind:?} {api_version:?} {project:?} {location:?} {region:?}"),
         };
-        self.0.insert(name, ProviderIdentity { dialect, base_url, place, headers, credentials });
+        self.0.insert(name, ProviderIdentity { dialect, base_url, site, headers, credentials });
     }
 
     /// Whether what was known of `target` holds in `new`: the provider is still there and the same, and so
@@ -43,7 +43,7 @@ impl Identities {
         let Some(before) = self.0.get(target.provider()) else { return true };
         let same = before.dialect == after.dialect
             && before.base_url == after.base_url
-            && before.place == after.place
+            && before.site == after.site
             && before.headers == after.headers;
         same && target.credential().is_none_or(|name| before.key(name) == after.key(name))
     }
@@ -115,8 +115,8 @@ impl ProviderIdentity {
     fn service_tag(&self) -> String {
         let headers = self.headers.iter().flat_map(|(name, value)| [name.as_str(), value]);
         let url = self.base_url.as_deref().unwrap_or_default();
-        let place = Some(self.place.as_str()).filter(|place| !place.is_empty());
-        let own = [self.dialect.as_str(), url].into_iter().chain(place);
+        let site = Some(self.site.as_str()).filter(|site| !site.is_empty());
+        let own = [self.dialect.as_str(), url].into_iter().chain(site);
         tag(&own.chain(headers).collect::<Vec<_>>())
     }
 

@@ -1,4 +1,4 @@
-//! Azure: keys in a header of their own, deployments and a version in the address, filters around what is said.
+//! Azure: keys in a header of their own, deployments and a version in the address, filters around prompts and answers.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const DAY: u64 = 86_400;
 
 /// How Azure serves models.
 #[derive(Clone, Debug)]
-pub struct Azure {
+pub struct SimAzure {
     /// Of the older API.
     api_version: Option<String>,
 }
@@ -46,7 +46,7 @@ struct Address {
     version: bool,
 }
 
-impl Azure {
+impl SimAzure {
     pub(super) fn new(api_version: Option<String>) -> Self {
         Self { api_version }
     }
@@ -111,7 +111,7 @@ impl Azure {
     }
 }
 
-impl Hosting for Azure {
+impl Hosting for SimAzure {
     fn open(&self, received: &Received<'_>) -> VendorRequest {
         let headers = &received.head.headers;
         let key = text(headers, "api-key").or_else(|| match received.dialect {
@@ -315,9 +315,9 @@ fn prompt_results() -> Value {
 /// Adds the filter's results to the choices; of those without content they are empty.
 fn annotate(document: &mut Value, has_content: bool) {
     let choices = document.get_mut("choices").and_then(Value::as_array_mut);
-    for choice in choices.into_iter().flatten().filter_map(Value::as_object_mut) {
+    for one in choices.into_iter().flatten().filter_map(Value::as_object_mut) {
         let results = if has_content { results() } else { json!({}) };
-        choice.insert("content_filter_results".into(), results);
+        one.insert("content_filter_results".into(), results);
     }
 }
 

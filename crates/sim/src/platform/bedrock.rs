@@ -41,7 +41,7 @@ const THROTTLING: &str = "ThrottlingException";
 
 /// How Bedrock serves models. Clones have the same signers.
 #[derive(Clone, Debug)]
-pub struct Bedrock {
+pub struct SimBedrock {
     region: String,
     signers: Vec<AwsSigner>,
     expired: Arc<Mutex<HashSet<String>>>,
@@ -62,7 +62,7 @@ enum Call {
     Count,
 }
 
-impl Bedrock {
+impl SimBedrock {
     pub(super) fn new(region: String) -> Self {
         Self { region, signers: Vec::new(), expired: Arc::default() }
     }
@@ -161,7 +161,7 @@ impl Bedrock {
     }
 }
 
-impl Hosting for Bedrock {
+impl Hosting for SimBedrock {
     fn open(&self, received: &Received<'_>) -> VendorRequest {
         let (key, unauthenticated) = self.authenticate(received);
         let mut request = VendorRequest { key, path: String::new(), ..VendorRequest::of(received) };

@@ -12,10 +12,10 @@ mod vertex;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 
-pub use self::azure::Azure;
-pub use self::bedrock::Bedrock;
+pub use self::azure::SimAzure;
+pub use self::bedrock::SimBedrock;
 pub use self::sigv4::AwsSigner;
-pub use self::vertex::Vertex;
+pub use self::vertex::SimVertex;
 use crate::dialect::{self, Dialect, Route};
 use crate::hash;
 use crate::hosting::{Hosting, Received};
@@ -25,45 +25,45 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 /// A cloud platform that serves models.
 ///
 /// ```
-/// use steadfast_sim::{AwsSigner, Dialect, Platform, SimProvider};
+/// use steadfast_sim::{AwsSigner, Dialect, SimPlatform, SimProvider};
 ///
-/// let azure = SimProvider::builder(Dialect::OpenAi).on(Platform::azure()).keys(["key"]).build();
-/// let bedrock = Platform::bedrock("eu-central-1").with_signer(AwsSigner::new("AKIDEXAMPLE", "secret"));
+/// let azure = SimProvider::builder(Dialect::OpenAi).on(SimPlatform::azure()).keys(["key"]).build();
+/// let bedrock = SimPlatform::bedrock("eu-central-1").with_signer(AwsSigner::new("AKIDEXAMPLE", "secret"));
 /// let bedrock = SimProvider::builder(Dialect::Anthropic).on(bedrock).build();
 /// # let _ = (azure, bedrock);
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Platform {
+pub enum SimPlatform {
     /// Azure: OpenAI's models in their two dialects, and Anthropic's.
-    Azure(Azure),
+    Azure(SimAzure),
     /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects.
-    Vertex(Vertex),
+    Vertex(SimVertex),
     /// Amazon Bedrock: Anthropic's models, and others in OpenAI's two dialects.
-    Bedrock(Bedrock),
+    Bedrock(SimBedrock),
 }
 
-impl Platform {
+impl SimPlatform {
     /// Azure by its newer API (`/openai/v1`). The names of the models are those of deployments.
     #[must_use]
     pub fn azure() -> Self {
-        Self::Azure(Azure::new(None))
+        Self::Azure(SimAzure::new(None))
     }
 
     /// Azure by its older API, with deployments in the address and this version, such as `2024-10-21`, behind it.
     pub fn azure_version(api_version: impl Into<String>) -> Self {
-        Self::Azure(Azure::new(Some(api_version.into())))
+        Self::Azure(SimAzure::new(Some(api_version.into())))
     }
 
     /// Vertex AI: one project, at one location such as `us-east5` or `global`.
     pub fn vertex(project: impl Into<String>, location: impl Into<String>) -> Self {
-        Self::Vertex(Vertex::new(project.into(), location.into()))
+        Self::Vertex(SimVertex::new(project.into(), location.into()))
     }
 
     /// Bedrock in a region, such as `eu-central-1`.
     #[must_use]
-    pub fn bedrock(region: impl Into<String>) -> Bedrock {
-        Bedrock::new(region.into())
+    pub fn bedrock(region: impl Into<String>) -> SimBedrock {
+        SimBedrock::new(region.into())
     }
 
     pub(crate) fn hosting(self) -> Box<dyn Hosting> {
@@ -75,8 +75,8 @@ impl Platform {
     }
 }
 
-impl From<Bedrock> for Platform {
-    fn from(bedrock: Bedrock) -> Self {
+impl From<SimBedrock> for SimPlatform {
+    fn from(bedrock: SimBedrock) -> Self {
         Self::Bedrock(bedrock)
     }
 }

@@ -31,7 +31,7 @@ const COUNTED: &[&str] = &[
 
 /// How Vertex AI serves models.
 #[derive(Clone, Debug)]
-pub struct Vertex {
+pub struct SimVertex {
     project: String,
     location: String,
 }
@@ -59,7 +59,7 @@ enum Call {
     PredictCount,
 }
 
-impl Vertex {
+impl SimVertex {
     pub(super) fn new(project: String, location: String) -> Self {
         Self { project, location }
     }
@@ -101,7 +101,7 @@ impl Vertex {
     }
 }
 
-impl Hosting for Vertex {
+impl Hosting for SimVertex {
     fn open(&self, received: &Received<'_>) -> VendorRequest {
         let dialect = received.dialect;
         let mut request = VendorRequest {
