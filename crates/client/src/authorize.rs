@@ -20,7 +20,7 @@ use crate::{
     ClientBody, Platform,
     platform::Envelope,
     provider::{Endpoint, Key},
-    source::{Proof, Renewed, TemporaryCredential},
+    source::{Proof, REST, Renewed, TemporaryCredential},
 };
 
 pin_project! {
@@ -175,13 +175,19 @@ where
                     self.turn = Turn::Calling(future, credential.clone());
                 }
                 Turn::Calling(future, credential) => {
-                    let response = ready!(future.as_mut().poll(cx)).map_err(Into::into)?;
+                    let mut response = ready!(future.as_mut().poll(cx)).map_err(Into::into)?;
                     let is_stale =
                         self.envelope.is_stale(response.status(), response.headers(), credential);
-                    if !is_stale || mem::replace(&mut self.renewed, true) {
+                    if !is_stale {
                         return Poll::Ready(Ok(response));
                     }
                     self.credential.forget(credential);
+                    if mem::replace(&mut self.renewed, true) {
+                        // What comes of its source may be good before a person has changed anything.
+                        let rest = || HeaderValue::from(REST.as_secs());
+                        response.headers_mut().entry(header::RETRY_AFTER).or_insert_with(rest);
+                        return Poll::Ready(Ok(response));
+                    }
                     self.log.count_attempt();
                     self.log.record(|| {
                         let detail = format!("refused with {}", response.status());

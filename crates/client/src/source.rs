@@ -25,6 +25,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// and both are asked again by their libraries.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// How long what has no good credential rests, where one comes from a source: a minute. A key that is refused rests until a
+/// person has changed something; what a source gives may be another one any time.
+pub(crate) const REST: Duration = Duration::from_secs(60);
+
 /// What a [`CredentialSource`] gives back.
 pub type CredentialFuture<'a> =
     Pin<Box<dyn Future<Output = Result<TemporaryCredential, Failure>> + Send + 'a>>;
@@ -52,7 +56,8 @@ pub trait CredentialSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// When there is none: [`Reason::Auth`] where asking again is in vain, any transient reason where it is not.
+    /// When there is none: [`Reason::Auth`] where asking again is in vain, after which it rests for a minute, any transient
+    /// reason where it is not.
     fn fetch(&self) -> CredentialFuture<'_>;
 }
 
@@ -184,7 +189,10 @@ impl Renewed {
                 Ok(current)
             }
             (Err(failure), None) => {
-                Err(failure.with_scope(Scope::Credential).with_evidence("credential"))
+                let rest =
+                    failure.retry_after().or((failure.reason() == Reason::Auth).then_some(REST));
+                let failure = failure.with_retry_after(rest).with_scope(Scope::Credential);
+                Err(failure.with_evidence("credential"))
             }
         }
     }

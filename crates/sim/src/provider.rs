@@ -227,7 +227,7 @@ impl SimProvider {
     }
 
     /// Makes the credentials of this signer expired from now on. Returns `false` where there are none: of a provider
-    /// on Bedrock, those that it [was given](crate::Bedrock::with_signer).
+    /// on Bedrock, those that it [was given](crate::SimBedrock::with_signer).
     #[cfg(feature = "clouds")]
     pub fn expire_signer(&self, access_key_id: &str) -> bool {
         self.inner.hosting.expire_signer(access_key_id)

@@ -418,5 +418,6 @@ async fn a_credential_that_is_refused_is_replaced_in_the_same_attempt_once() {
     let (one, seen) = client(provider, vec![unauthorized()]);
     let failure = one.oneshot(ask()).await.map(drop).unwrap_err();
     assert_eq!(failure.status(), Some(StatusCode::UNAUTHORIZED));
+    assert_eq!(failure.upstream().unwrap().headers["retry-after"], "60", "not until a person came");
     assert_eq!((seen.lock().len(), source.asked()), (2, 2), "once, and no more");
 }
