@@ -55,6 +55,11 @@ impl Limits {
         self.memory / 4
     }
 
+    /// What sockets may hold of messages that are not charged yet, beside the rest: an eighth.
+    pub(crate) fn memory_of_sockets(&self) -> u64 {
+        self.memory / SMALL_SHARE
+    }
+
     /// What all bodies of a size may be charged.
     pub(super) fn memory_for(&self, size: Size) -> u64 {
         let small = self.memory / SMALL_SHARE;

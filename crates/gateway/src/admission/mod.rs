@@ -78,6 +78,11 @@ impl Admission {
         self.0.state.lock().set_limits(limits);
     }
 
+    /// What sockets may hold of messages that are not charged yet.
+    pub(crate) fn memory_of_sockets(&self) -> u64 {
+        self.0.state.lock().limits().memory_of_sockets()
+    }
+
     /// A connection was accepted, and is counted until the guard is dropped.
     pub(crate) fn connected(&self) -> Connected {
         self.0.connections.fetch_add(1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -80,6 +80,8 @@ struct Inner {
     admission: Admission,
     heavy: Heavy,
     responses: Arc<ResponseMemory>,
+    /// What sockets hold of messages that are no requests yet.
+    socket_bytes: Arc<AtomicU64>,
     draining: AtomicBool,
 }
 
@@ -160,6 +162,7 @@ impl App {
             admission,
             heavy: Heavy::default(),
             responses: Arc::new(ResponseMemory::new(config.responses)),
+            socket_bytes: Arc::default(),
             draining: AtomicBool::new(false),
         })))
     }

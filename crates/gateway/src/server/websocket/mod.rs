@@ -4,9 +4,13 @@
 //! recovered and counted as such: what fails behind it fails over while the socket stays. What is not stored by its
 //! provider is remembered for the socket, until it is closed.
 
+mod metered;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, VecDeque},
+    io::ErrorKind,
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -33,12 +37,13 @@ use tokio::{
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
-        Message, Utf8Bytes,
+        Error, Message, Utf8Bytes,
         handshake::derive_accept_key,
         protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
     },
 };
 
+use self::metered::{Metered, SocketBytes};
 use super::{App, Peer, chat, connection::Successor, refuse, wrong_method};
 use crate::responses::SocketMemory;
 
@@ -61,6 +66,9 @@ const WAITING: usize = 16;
 
 /// How many events may wait for the socket, for all answers together: 64.
 const EVENTS: usize = 64;
+
+/// How much is read at once, in bytes: 8 KiB, as of other connections. An idle socket has as much.
+const READ_BUFFER: usize = 8 * 1024;
 
 /// The longest `stream_id`, in bytes: 128.
 const LONGEST: usize = 128;
@@ -104,17 +112,20 @@ pub(super) async fn upgrade(State(app): State<App>, mut request: Request) -> Res
         return refuse(&app, DIALECT, &failure, Request::from_parts(parts, body)).await;
     }
     let limit = setup.body_limit;
+    let most = app.admission().memory_of_sockets();
+    let bytes = SocketBytes::new(app.0.socket_bytes.clone(), most);
     let head = Head::of(parts);
     let memory = SocketMemory::new(app.responses().clone());
     successor.set(move |stopped| {
         Box::pin(async move {
             let Ok(upgraded) = upgraded.await else { return };
             let config = WebSocketConfig::default()
+                .read_buffer_size(READ_BUFFER)
                 .max_message_size(Some(limit))
                 .max_frame_size(Some(limit));
-            let io = TokioIo::new(upgraded);
+            let io = Metered::new(TokioIo::new(upgraded), bytes.clone());
             let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-            Session::new(app, head, memory).run(socket, stopped).await;
+            Session::new(app, head, memory, bytes, limit).run(socket, stopped).await;
         })
     });
     let mut response = Response::new(Body::empty());
@@ -299,13 +310,23 @@ struct Session {
     memory: Arc<SocketMemory>,
     streams: HashMap<StreamId, VecDeque<Create>>,
     waiting: usize,
+    /// What those have that wait, in bytes: as much as one message may have, and the last one more.
+    waiting_bytes: usize,
+    most_bytes: usize,
+    bytes: Arc<SocketBytes>,
     calls: JoinSet<StreamId>,
     events: mpsc::Sender<Message>,
     received: mpsc::Receiver<Message>,
 }
 
 impl Session {
-    fn new(app: App, head: Head, memory: Arc<SocketMemory>) -> Self {
+    fn new(
+        app: App,
+        head: Head,
+        memory: Arc<SocketMemory>,
+        bytes: Arc<SocketBytes>,
+        most_bytes: usize,
+    ) -> Self {
         let (events, received) = mpsc::channel(EVENTS);
         Self {
             app,
@@ -313,6 +334,9 @@ impl Session {
             memory,
             streams: HashMap::new(),
             waiting: 0,
+            waiting_bytes: 0,
+            most_bytes,
+            bytes,
             calls: JoinSet::new(),
             events,
             received,
@@ -329,8 +353,10 @@ impl Session {
         let mut heard = born;
         let mut pings = interval_at(later(born, PING), PING);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut old = pin!(sleep_until(later(born, OLDEST)));
         let mut closing = None;
         loop {
+            let reads = self.waiting < WAITING && self.waiting_bytes < self.most_bytes;
             if let Some(why) =
                 closing.take_if(|_| self.calls.is_empty() && self.received.is_empty())
             {
@@ -353,9 +379,9 @@ impl Session {
                     }
                     Ok(())
                 }
-                message = messages.next(), if self.waiting < WAITING => {
+                message = messages.next(), if reads => {
                     heard = Instant::now();
-                    match message {
+                    let sent = match message {
                         Some(Ok(Message::Text(text))) if closing.is_none() => match self.take(&text) {
                             Ok(()) => Ok(()),
                             Err((id, problem)) => out.send(error(id.as_deref(), &problem)).await,
@@ -366,21 +392,30 @@ impl Session {
                         }
                         // What answers it has been written.
                         Some(Ok(Message::Ping(_))) => out.flush().await,
+                        Some(Err(Error::Io(error))) if error.kind() == ErrorKind::OutOfMemory => {
+                            let code = CloseCode::Again;
+                            let frame = CloseFrame { code, reason: Utf8Bytes::default() };
+                            let _ = out.send(Message::Close(Some(frame))).await;
+                            return;
+                        }
                         Some(Ok(Message::Close(_)) | Err(_)) | None => {
                             let _ = out.flush().await;
                             return;
                         }
                         Some(Ok(_)) => Ok(()),
-                    }
+                    };
+                    // What has been read is a request, or waits to be one.
+                    self.bytes.set(self.waiting_bytes as u64);
+                    sent
                 }
                 at = pings.tick() => {
                     // While it is not read nothing is heard.
-                    if self.waiting < WAITING && at.saturating_duration_since(heard) > SILENT {
+                    if reads && at.saturating_duration_since(heard) > SILENT {
                         return;
                     }
                     out.send(Message::Ping(Bytes::new())).await
                 }
-                () = sleep_until(later(born, OLDEST)), if closing.is_none() => {
+                () = &mut old, if closing.is_none() => {
                     closing = Some(Closing::Old);
                     Ok(())
                 }
@@ -400,8 +435,9 @@ impl Session {
     fn take(&mut self, text: &str) -> Result<(), (StreamId, Problem)> {
         let create = Create::read(text)?;
         if let Some(queue) = self.streams.get_mut(&create.id) {
-            queue.push_back(create);
             self.waiting += 1;
+            self.waiting_bytes += create.body.len();
+            queue.push_back(create);
             return Ok(());
         }
         if self.streams.len() >= STREAMS {
@@ -433,6 +469,8 @@ impl Session {
         match self.streams.get_mut(id).and_then(VecDeque::pop_front) {
             Some(next) => {
                 self.waiting -= 1;
+                self.waiting_bytes -= next.body.len();
+                self.bytes.sub(next.body.len() as u64);
                 self.start(next);
             }
             None => {
