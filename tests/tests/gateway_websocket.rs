@@ -240,6 +240,7 @@ async fn what_is_wrong_is_reported_and_the_socket_stays() {
     let error = socket.next().await.unwrap();
     assert_eq!(error["type"], "error", "{error}");
     assert!(error["headers"]["x-request-id"].is_string(), "{error}");
+    assert_eq!(error["error"]["headers"], error["headers"], "{error}");
     rig.sims[0].provider().set_faults(FaultPlan::none());
     socket.0.send(Message::Binary(vec![1].into())).await.unwrap();
     let closed = socket.0.next().await.unwrap().unwrap();

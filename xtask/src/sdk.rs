@@ -1,8 +1,9 @@
 //! `cargo xtask sdk`: the vendors' own SDKs, unmodified, against the gateway.
 //!
 //! Five SDKs, OpenAI's by both of its APIs, each in front of a provider of each dialect: 28 runs of the scripts in
-//! `tests/sdk`, each with a gateway and simulated providers of its own.
+//! `tests/sdk`, each with a gateway and simulated providers of its own. Then four SDKs in front of simulated clouds.
 
+mod clouds;
 mod report;
 
 use std::{
@@ -95,7 +96,8 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
         .flat_map(|sdk| UPSTREAMS.into_iter().map(move |upstream| Combination { sdk, upstream }));
     let chosen: Vec<_> =
         all.filter(|one| words.iter().all(|word| one.name().contains(word.as_str()))).collect();
-    if chosen.is_empty() {
+    let chosen_clouds = clouds::chosen(words);
+    if chosen.is_empty() && chosen_clouds.is_empty() {
         return Err(format!("no SDK and provider is called `{}`", words.join(" ")));
     }
 
@@ -112,11 +114,29 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
     })?;
     let harness = Harness { root, work, binary, tools };
 
-    println!("== sdk: {} runs", chosen.len());
+    println!("== sdk: {} runs", chosen.len() + chosen_clouds.len());
     let run = |of| Outcome { of, lines: harness.run_one(of) };
     let outcomes = scripts::run_all(&chosen, 1, run, Outcome::print);
-    let whole = chosen.len() == SDKS.len() * UPSTREAMS.len();
-    report::finish(root, &outcomes, whole)
+    let Harness { tools, work, .. } = &harness;
+    let on_clouds = clouds::run(&chosen_clouds, tools, work)?;
+
+    let mut failed = 0;
+    if !outcomes.is_empty() {
+        failed += report::print(&outcomes);
+    }
+    if !on_clouds.is_empty() {
+        failed += clouds::print(&on_clouds);
+    }
+    if failed > 0 {
+        return Err(format!("sdk: {failed} checks failed; they are named above"));
+    }
+    if chosen.len() == SDKS.len() * UPSTREAMS.len() {
+        report::keep(root, &outcomes)?;
+    }
+    if clouds::is_whole(&chosen_clouds) {
+        clouds::keep(root, &on_clouds)?;
+    }
+    Ok(())
 }
 
 /// What every run needs.

@@ -103,7 +103,7 @@ async fn keys_of_a_profile_sign_and_are_read_again_when_they_have_run_out() {
     assert!(answer.contains("Signed and read."), "{answer}");
     assert!(!answer.contains("x-steadfast-recovery"), "nothing rests: {answer}");
 
-    // Keys that nobody takes are the operator's to mend: the answer says so, and shows none of them.
+    // Keys that nobody takes are the operator's matter: the answer says so, and shows none of them.
     assert!(sim.provider().expire_signer("AKIASECOND"));
     let answer = asked(false).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");

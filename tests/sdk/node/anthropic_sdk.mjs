@@ -453,5 +453,6 @@ none('embeddings', 'its vendor has none');
 
 none('conversations', 'its API keeps none');
 none('background', 'its API keeps none');
+none('websocket', 'its API has none');
 
 await run(await installed('@anthropic-ai/sdk'));

@@ -470,5 +470,6 @@ if (UPSTREAM === 'openai') {
 
 none('conversations', 'those are of the Responses API');
 none('background', 'those are of the Responses API');
+none('websocket', 'those are of the Responses API');
 
 await run(await installed('openai'));

@@ -9,11 +9,13 @@ import OpenAI, {
   RateLimitError,
 } from 'openai';
 import { zodTextFormat } from 'openai/helpers/zod';
+import { WebSocketError } from 'openai/resources/responses/internal-base';
+import { ResponsesWS } from 'openai/resources/responses/ws';
 import { z } from 'zod';
 import {
   GATEWAY, KEY, PNG, TALE, TEXT, THOUGHT, UPSTREAM, USAGE, USAGE_THINKING,
   answer, breaks, breaksOnce, call, check, gone, holds, imagesAsked, inFlight, installed, last,
-  none, raises, resultsAsked, run, same, says, tale, text, thinking, thinksAsked,
+  none, raises, resultsAsked, run, same, says, seen, tale, text, thinking, thinksAsked,
 } from './common.mjs';
 
 const client = new OpenAI({ baseURL: `${GATEWAY}/v1`, apiKey: KEY, maxRetries: 0 });
@@ -239,6 +241,120 @@ check('cancellation', "leaving a stream, and a client's timeout, end the request
   await breaks('hang');
   await raises(APIConnectionTimeoutError, responses.create(FAST, { timeout: 200 }));
   await gone();
+});
+
+const ENDS = ['response.completed', 'response.incomplete', 'response.failed'];
+
+/** A socket, and what comes of it, for as long as it is used. */
+async function connected(use, of = client) {
+  const socket = new ResponsesWS(of);
+  try {
+    await use(socket, socket.stream());
+  } finally {
+    socket.close();
+  }
+}
+
+/** The events of one answer over a socket; an error is thrown. */
+async function answered(coming) {
+  const events = [];
+  for (;;) {
+    const { value } = await coming.next();
+    if (value.type === 'error') throw value.error;
+    if (value.type === 'close') throw new Error(`closed: ${value.code} ${value.reason}`);
+    if (value.type === 'message') events.push(value.message);
+    if (ENDS.includes(events.at(-1)?.type)) return events;
+  }
+}
+
+const create = (socket, input, asked = {}) =>
+  socket.send({ type: 'response.create', model: 'fast', store: false, input, ...asked });
+
+/** An answer that nobody stores. */
+async function turn([socket, coming], input, asked) {
+  create(socket, input, asked);
+  const [events, response] = await whole(await answered(coming));
+  same('the pieces', pieces(events, 'response.output_text.delta'), textOf(response));
+  return response;
+}
+
+/** The error that is the whole answer to a request. */
+async function refused([socket, coming], input, asked) {
+  create(socket, input, asked);
+  return (await raises(WebSocketError, answered(coming))).error;
+}
+
+/** The provider's last request had all of these in it, and no id that only the gateway knows. */
+async function knows(...texts) {
+  const asked = JSON.stringify((await last()).body);
+  holds(`no id: ${asked}`, !asked.includes('previous_response_id'));
+  holds(`all of it arrived: ${asked}`, texts.every((said) => asked.includes(said)));
+}
+
+check('websocket', 'turns of a conversation that nobody stores', () =>
+  connected(async (...on) => {
+    await says([text(TEXT)], [text('Eight.')], [text('Sixteen.')]);
+    const first = await turn(on, 'two and two');
+    const second = await turn(on, 'doubled', { previous_response_id: first.id });
+    const third = await turn(on, 'and again', { previous_response_id: second.id });
+    same('texts', [first, second, third].map(textOf), [TEXT, 'Eight.', 'Sixteen.']);
+    await knows('two and two', 'doubled', 'Eight.', 'and again');
+  }));
+
+check('websocket', 'a call, and its output in the next turn', () =>
+  connected(async (...on) => {
+    await says([call('weather', { q: 'x' }, 'call_1')], [text('42 degrees.')]);
+    const first = await turn(on, ASK, { tools });
+    same('calls', made(first), [['weather', { q: 'x' }]]);
+    const result = { type: 'function_call_output', call_id: calls(first)[0].call_id, output: '42' };
+    const second = await turn(on, [result], { tools, previous_response_id: first.id });
+    same('text', textOf(second), '42 degrees.');
+    const arrived = resultsAsked(await last());
+    holds(`the result arrived: ${arrived}`, arrived.length === 1 && arrived[0].includes('42'));
+  }));
+
+check('websocket', 'prepared by generate: false without an answer, and gone on from', () =>
+  connected(async (...on) => {
+    await says([text('Brief.')]);
+    const before = (await seen()).length;
+    const instructions = 'Be brief.';
+    const prepared = await turn(on, 'a long story', { instructions, generate: false });
+    same('output', [prepared.output, (await seen()).length - before], [[], 0]);
+    const final = await turn(on, [], { instructions, previous_response_id: prepared.id });
+    same('text', textOf(final), 'Brief.');
+    await knows('a long story', 'Be brief.');
+  }));
+
+check('websocket', 'an error is an event, and the socket goes on: an unknown id, a provider that is down', () =>
+  connected(async (...on) => {
+    const unknown = await refused(on, ASK, { previous_response_id: 'resp_none' });
+    same('unknown', [unknown.status, unknown.error.code], [400, 'previous_response_not_found']);
+    await breaks({ error: 'server_error' }, { times: 2 });
+    const down = await refused(on, ASK);
+    same('down', [down.status, down.error.type], [502, 'server_error']);
+    await says([text('Still here.')]);
+    same('text', textOf(await turn(on, ASK)), 'Still here.');
+  }));
+
+check('websocket', 'a provider that fails between turns is asked again, and a stream that breaks goes on', () =>
+  connected(async (...on) => {
+    await says([text('Four.')], [text('Eight.')]);
+    const first = await turn(on, 'two and two');
+    await breaks({ error: 'server_error' }, { nth: 1 });
+    const second = await turn(on, 'doubled', { previous_response_id: first.id });
+    same('text', [textOf(second), (await last()).number], ['Eight.', 2]);
+    await tale();
+    await breaksOnce('reset', 2);
+    same('text', textOf(await turn(on, ASK, { previous_response_id: second.id })), TALE);
+    await knows('two and two', 'doubled');
+  }));
+
+check('websocket', 'a key the gateway does not know is refused before there is a socket', async () => {
+  const stranger = new OpenAI({ baseURL: `${GATEWAY}/v1`, apiKey: 'sk-no', maxRetries: 0 });
+  await connected(async (_, coming) => {
+    const error = await raises(WebSocketError, answered(coming));
+    holds(`its status: ${error.message}`, error.message.includes('401'));
+  }, stranger);
 });
 
 none('async', 'all of it is');

@@ -546,6 +546,7 @@ none("embeddings", "its vendor has none")
 
 none("conversations", "its API keeps none")
 none("background", "its API keeps none")
+none("websocket", "its API has none")
 
 
 run(anthropic.__version__)

@@ -576,6 +576,7 @@ else:
 
 none("conversations", "its API for them is another one")
 none("background", "its API for them is another one")
+none("websocket", "its API for them is another one")
 
 
 run(genai.__version__)

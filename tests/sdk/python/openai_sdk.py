@@ -543,6 +543,7 @@ else:
 
 none("conversations", "those are of the Responses API")
 none("background", "those are of the Responses API")
+none("websocket", "those are of the Responses API")
 
 
 run(openai.__version__)

@@ -5,7 +5,9 @@ import json
 import time
 
 import openai
+from openai.types.responses.responses_server_event import ResponseWsError
 from pydantic import BaseModel
+from websockets.exceptions import InvalidStatus
 
 from common import *
 
@@ -451,6 +453,138 @@ def _():
     breaks("hang")
     raises(openai.APITimeoutError, responses.create, model="fast", input=ASK, timeout=0.2)
     gone()
+
+
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def answered(socket):
+    """The events of one answer over a socket."""
+    events = [socket.recv()]
+    while events[-1].type not in ENDS:
+        events.append(socket.recv())
+    return events
+
+
+def turn(socket, input, **asked):
+    """An answer that nobody stores: its text, and the response."""
+    socket.response.create(model="fast", store=False, input=input, **asked)
+    events, response = whole(answered(socket))
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    same("the pieces", "".join(pieces), response.output_text)
+    return response
+
+
+def refused(socket, **asked):
+    """The error that is the whole answer to a request."""
+    socket.response.create(store=False, **{"model": "fast", "input": ASK, **asked})
+    (event,) = answered(socket)
+    return exactly(ResponseWsError, event)
+
+
+def knows(*texts):
+    """The provider's last request had all of these in it, and no id that only the gateway knows."""
+    body = last()["body"]
+    true(f"no id: {body}", "previous_response_id" not in body)
+    asked = json.dumps(body)
+    true(f"all of it arrived: {asked}", all(said in asked for said in texts))
+
+
+@check("websocket", "turns of a conversation that nobody stores")
+def _():
+    says([text(TEXT)], [text("Eight.")], [text("Sixteen.")])
+    with responses.connect() as socket:
+        first = turn(socket, "two and two")
+        second = turn(socket, "doubled", previous_response_id=first.id)
+        third = turn(socket, "and again", previous_response_id=second.id)
+        texts = [response.output_text for response in (first, second, third)]
+        same("texts", texts, [TEXT, "Eight.", "Sixteen."])
+        knows("two and two", "doubled", "Eight.", "and again")
+        # A turn may go on from any before it.
+        says([text("Five.")])
+        turn(socket, "plus one", previous_response_id=first.id)
+        true("not of another branch", "doubled" not in json.dumps(last()["body"]))
+
+
+@check("websocket", "a call, and its output in the next turn")
+def _():
+    says([thinking(THOUGHT), call("weather", {"q": "x"}, "call_1")], [text("42 degrees.")])
+    asked = {"tools": TOOLS, "include": ["reasoning.encrypted_content"]}
+    with responses.connect() as socket:
+        first = turn(socket, ASK, **asked)
+        (made,) = calls(first)
+        same("call", (made.name, json.loads(made.arguments)), ("weather", {"q": "x"}))
+        result = {"type": "function_call_output", "call_id": made.call_id, "output": "42"}
+        second = turn(socket, [result], previous_response_id=first.id, **asked)
+    same("text", second.output_text, "42 degrees.")
+    (arrived,) = results_asked(last())
+    true(f"the result arrived: {arrived}", "42" in arrived)
+    knows(ASK, "weather")
+
+
+@check("websocket", "prepared by generate=False without an answer, and gone on from")
+def _():
+    says([text("Brief.")])
+    with responses.connect() as socket:
+        before = len(seen())
+        prepared = turn(socket, "a long story", instructions="Be brief.", generate=False)
+        same("output", (prepared.output, len(seen()) - before), ([], 0))
+        final = turn(socket, [], instructions="Be brief.", previous_response_id=prepared.id)
+    same("text", final.output_text, "Brief.")
+    knows("a long story", "Be brief.")
+
+
+@check("websocket", "an error is an event, and the socket goes on: an unknown id, a bad request, a provider that is down")
+def _():
+    with responses.connect() as socket:
+        unknown = refused(socket, previous_response_id="resp_none")
+        same("unknown", (unknown.status, unknown.error.code), (400, "previous_response_not_found"))
+        bad = refused(socket, input=[{"role": "nobody", "content": "x"}])
+        true(f"bad: {bad}", bad.status == 400 and "nobody" in bad.error.message)
+        missing = refused(socket, model="missing")
+        same("missing", missing.status, 404)
+        breaks({"error": "server_error"}, times=2)
+        down = refused(socket)
+        same("down", (down.status, down.error.type), (502, "server_error"))
+        says([text("Still here.")])
+        same("text", turn(socket, ASK).output_text, "Still here.")
+
+
+@check("websocket", "a provider that fails between turns is asked again, and a stream that breaks goes on")
+def _():
+    with responses.connect() as socket:
+        says([text("Four.")])
+        first = turn(socket, "two and two")
+        says([text("Eight.")])
+        breaks({"error": "server_error"}, nth=1)
+        second = turn(socket, "doubled", previous_response_id=first.id)
+        same("text", (second.output_text, last()["number"]), ("Eight.", 2))
+        tale()
+        breaks_once("reset", 2)
+        same("text", turn(socket, ASK, previous_response_id=second.id).output_text, TALE)
+        knows("two and two", "doubled")
+
+
+@check("websocket", "answers at once, each with its stream_id, on a socket of asyncio")
+async def _():
+    async with asynchronous() as aio, aio.responses.connect() as socket:
+        for id in "abc":
+            await socket.response.create(model="fast", store=False, input=id, stream_id=id)
+        ended = []
+        while len(ended) < 3:
+            event = await socket.recv()
+            true(f"its stream: {event}", event.stream_id in "abc")
+            if event.type in ENDS:
+                same("end", event.type, "response.completed")
+                ended.append(event.stream_id)
+        same("ended", sorted(ended), ["a", "b", "c"])
+
+
+@check("websocket", "a key the gateway does not know is refused before there is a socket")
+def _():
+    stranger = openai.OpenAI(base_url=f"{GATEWAY}/v1", api_key="sk-no", max_retries=0).responses
+    error = raises(InvalidStatus, stranger.connect().enter)
+    same("status", error.response.status_code, 401)
 
 
 none("models", "as by its other API")

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The rows of the table. Every script says something of each.
-const FEATURES: [&str; 24] = [
+const FEATURES: [&str; 25] = [
     "chat",
     "stream",
     "tools",
@@ -20,6 +20,7 @@ const FEATURES: [&str; 24] = [
     "streaming helpers",
     "conversations",
     "background",
+    "websocket",
     "async",
     "models",
     "token counting",
@@ -43,11 +44,17 @@ const PAGE: Page = Page {
     command: "cargo xtask sdk",
 };
 
-/// What the lines lack: a feature that no line names, or the version.
+/// What the lines lack.
 pub(super) fn missing(lines: &[Line]) -> Vec<String> {
+    missing_of(&FEATURES, lines)
+}
+
+/// What the lines lack: a feature that no line names, or the version.
+pub(super) fn missing_of(features: &[impl AsRef<str>], lines: &[Line]) -> Vec<String> {
+    let features: Vec<_> = features.iter().map(AsRef::as_ref).collect();
     let says = |wanted: &str| lines.iter().any(|line| line.feature() == Some(wanted));
-    let mut missing: Vec<_> = FEATURES
-        .into_iter()
+    let mut missing: Vec<_> = features
+        .iter()
         .filter(|feature| !says(feature))
         .map(|feature| format!("the script says nothing of `{feature}`"))
         .collect();
@@ -56,14 +63,71 @@ pub(super) fn missing(lines: &[Line]) -> Vec<String> {
     }
     let unknown = lines.iter().filter_map(|line| match line {
         Line::Ok { feature, .. } | Line::None { feature, .. }
-            if !FEATURES.contains(&feature.as_str()) =>
+            if !features.contains(&feature.as_str()) =>
         {
-            Some(format!("`{feature}` is no row of the table"))
+            Some(format!("`{feature}` is not in the table"))
         }
         _ => None,
     });
     missing.extend(unknown);
     missing
+}
+
+/// How many checks failed.
+pub(super) fn failed(lines: &[Line]) -> usize {
+    lines.iter().filter(|line| matches!(line, Line::Fail { .. })).count()
+}
+
+/// Whether a feature works: `None` when the lines name nothing but its absence.
+pub(super) fn works(lines: &[Line], wanted: &str) -> Option<bool> {
+    let mut works = None;
+    for line in lines {
+        match line {
+            Line::Ok { feature, .. } if feature == wanted => works = works.or(Some(true)),
+            Line::Fail { feature, .. } if feature == wanted => works = Some(false),
+            _ => {}
+        }
+    }
+    works
+}
+
+/// Why a feature is not there, or not in every way.
+pub(super) fn reasons<'a>(lines: impl IntoIterator<Item = &'a Line>, wanted: &str) -> Vec<&'a str> {
+    let mut reasons = Vec::new();
+    for line in lines {
+        if let Line::None { feature, why } = line
+            && feature == wanted
+            && !reasons.contains(&why.as_str())
+        {
+            reasons.push(why.as_str());
+        }
+    }
+    reasons
+}
+
+/// What stands below a table, numbered in the order in which the table comes to it.
+#[derive(Debug, Default)]
+pub(super) struct Notes(Vec<(String, String)>);
+
+impl Notes {
+    /// The number of a note about `of`.
+    pub(super) fn number(&mut self, of: String, why: &str) -> usize {
+        let note = (of, why.to_owned());
+        let at = self.0.iter().position(|one| *one == note).unwrap_or_else(|| {
+            self.0.push(note);
+            self.0.len() - 1
+        });
+        at + 1
+    }
+
+    pub(super) fn write(&self, out: &mut String) {
+        if !self.0.is_empty() {
+            out.push('\n');
+        }
+        for (n, (of, why)) in self.0.iter().enumerate() {
+            let _ = writeln!(out, "{}. {of}: {why}.", n + 1);
+        }
+    }
 }
 
 /// How one run went.
@@ -79,42 +143,24 @@ impl Outcome {
         lines::show(&mut text, &self.lines);
         print!("{text}");
     }
-
-    fn failed(&self) -> usize {
-        self.lines.iter().filter(|line| matches!(line, Line::Fail { .. })).count()
-    }
-
-    /// Whether a feature works here: `None` when the lines name nothing but its absence.
-    fn works(&self, wanted: &str) -> Option<bool> {
-        let mut works = None;
-        for line in &self.lines {
-            match line {
-                Line::Ok { feature, .. } if feature == wanted => works = works.or(Some(true)),
-                Line::Fail { feature, .. } if feature == wanted => works = Some(false),
-                _ => {}
-            }
-        }
-        works
-    }
 }
 
-/// Prints the table; with `whole`, also compares `docs/sdks.md` or, with `UPDATE_DOCS=1`, writes it.
-pub(super) fn finish(root: &Path, outcomes: &[Outcome], whole: bool) -> Result<(), String> {
-    let written = table(outcomes);
-    println!("\n{written}");
-    let failed: usize = outcomes.iter().map(Outcome::failed).sum();
-    if failed > 0 {
-        return Err(format!("sdk: {failed} checks failed; they are named above"));
-    }
-    if whole { PAGE.keep(root, &written, |one, other| one == other) } else { Ok(()) }
+/// Prints the table; how many checks failed.
+pub(super) fn print(outcomes: &[Outcome]) -> usize {
+    println!("\n{}", table(outcomes));
+    outcomes.iter().map(|outcome| failed(&outcome.lines)).sum()
+}
+
+/// Compares `docs/sdks.md` or, with `UPDATE_DOCS=1`, writes it.
+pub(super) fn keep(root: &Path, outcomes: &[Outcome]) -> Result<(), String> {
+    PAGE.keep(root, &table(outcomes), |one, other| one == other)
 }
 
 /// A row a feature, a column an SDK, and what the SDKs can not do.
 fn table(outcomes: &[Outcome]) -> String {
     let runs = |sdk: Sdk| outcomes.iter().filter(move |outcome| outcome.of.sdk == sdk);
     let columns: Vec<Sdk> = SDKS.into_iter().filter(|sdk| runs(*sdk).next().is_some()).collect();
-    // Notes are numbered in the order in which the table comes to them.
-    let mut notes: Vec<(String, String)> = Vec::new();
+    let mut notes = Notes::default();
     let mut out = String::from("| |");
     for sdk in &columns {
         let version = runs(*sdk).next().map_or("?", |run| lines::version(&run.lines));
@@ -128,34 +174,22 @@ fn table(outcomes: &[Outcome]) -> String {
         for sdk in &columns {
             let mut by: BTreeMap<Option<bool>, Vec<&str>> = BTreeMap::new();
             for run in runs(*sdk) {
-                by.entry(run.works(feature)).or_default().push(run.of.upstream.dialect);
+                by.entry(works(&run.lines, feature)).or_default().push(run.of.upstream.dialect);
             }
-            let works = by.get(&Some(true)).map_or(0, Vec::len);
-            let cell = match (works, by.len()) {
+            let working = by.get(&Some(true)).map_or(0, Vec::len);
+            let cell = match (working, by.len()) {
                 (0, _) if by.contains_key(&Some(false)) => "no".to_owned(),
                 (0, _) => "\u{2013}".to_owned(),
                 (_, 1) => "yes".to_owned(),
                 _ => format!("{} only", by[&Some(true)].join(", ")),
             };
-            let mut own: Vec<&String> = Vec::new();
-            for line in runs(*sdk).flat_map(|run| &run.lines) {
-                if let Line::None { feature: of, why } = line
-                    && of == feature
-                    && !own.contains(&why)
-                {
-                    own.push(why);
-                }
-            }
+            let own = reasons(runs(*sdk).flat_map(|run| &run.lines), feature);
             // What has a note does not work in every way.
-            let partly = works > 0 && by.len() == 1 && !own.is_empty();
+            let partly = working > 0 && by.len() == 1 && !own.is_empty();
             let _ = write!(out, " {}", if partly { "partly" } else { cell.as_str() });
             for why in own {
-                let note = (format!("`{}` ({}), {feature}", sdk.name, sdk.from), why.clone());
-                let at = notes.iter().position(|one| *one == note).unwrap_or_else(|| {
-                    notes.push(note);
-                    notes.len() - 1
-                });
-                let _ = write!(out, " [{}]", at + 1);
+                let at = notes.number(format!("`{}` ({}), {feature}", sdk.name, sdk.from), why);
+                let _ = write!(out, " [{at}]");
             }
             out.push_str(" |");
         }
@@ -163,12 +197,7 @@ fn table(outcomes: &[Outcome]) -> String {
     }
     let providers: Vec<_> = UPSTREAMS.iter().map(|upstream| upstream.dialect).collect();
     let _ = write!(out, "\n\"yes\": in front of each provider ({}).\n", providers.join(", "));
-    if !notes.is_empty() {
-        out.push('\n');
-    }
-    for (n, (of, why)) in notes.iter().enumerate() {
-        let _ = writeln!(out, "{}. {of}: {why}.", n + 1);
-    }
+    notes.write(&mut out);
     out
 }
 

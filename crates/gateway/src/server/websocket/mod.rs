@@ -281,6 +281,10 @@ fn failed(id: Option<&str>, status: StatusCode, error: &Value, headers: &HeaderM
     let headers: serde_json::Map<_, _> = headers.collect();
     let mut message = json!({"type": "error", "status": status.as_u16(), "error": error});
     if !headers.is_empty() {
+        // Beside the error, and in it: OpenAI's SDKs read them there.
+        if message["error"].is_object() {
+            message["error"]["headers"] = headers.clone().into();
+        }
         message["headers"] = headers.into();
     }
     if let Some(id) = id {
