@@ -11,6 +11,8 @@ name = "steadfast"
 base_url = "{gateway}/v1"
 env_key = "STEADFAST_KEY"
 wire_api = "responses"
+# Answers over a WebSocket:
+# supports_websockets = true
 TOML
 export STEADFAST_KEY={key}
 # end

@@ -1,13 +1,15 @@
 //! `cargo xtask agents`: real coding agents, unmodified, with the gateway's address and nothing else changed.
 //!
 //! Each does a small task with its own tools in a scratch repository, in front of the simulated providers:
-//! without the gateway, through it, and with another dialect behind it; healthy, under six faults, and for a
-//! hundred calls. `tests/agents` has the versions, a script for each agent, and the gateway's configuration.
+//! without the gateway, through it, and with another dialect behind it, Codex with each and over a WebSocket too;
+//! healthy, under six faults, and for a hundred calls. `tests/agents` has the versions, a script for each agent, and
+//! the gateway's configuration.
 
 mod install;
 mod judge;
 mod report;
 mod run;
+mod socket;
 mod tap;
 mod task;
 
@@ -29,6 +31,14 @@ use task::Column;
 
 use crate::{program, workspace};
 
+/// A dialect that is not the agent's, which the gateway translates for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Other {
+    dialect: &'static str,
+    /// What that vendor has for the models that the agent asks for.
+    models: &'static str,
+}
+
 /// An agent, in the order of the table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Agent {
@@ -37,12 +47,12 @@ struct Agent {
     title: &'static str,
     /// What it speaks.
     dialect: &'static str,
-    /// Another vendor's dialect, which the gateway translates for it.
-    other: &'static str,
-    /// What that vendor has for the models that it asks for.
-    models: &'static str,
+    /// What it is translated to: a row of the table each.
+    others: &'static [Other],
     /// Whether it edits by tools; otherwise by blocks in the model's text, and it makes no calls.
     tools: bool,
+    /// Whether it can also ask over a WebSocket: with the line of its script that is a comment otherwise.
+    socket: bool,
 }
 
 const AGENTS: [Agent; 7] = [
@@ -50,57 +60,73 @@ const AGENTS: [Agent; 7] = [
         name: "claude",
         title: "Claude Code",
         dialect: "anthropic",
-        other: "openai",
-        models: r#"{ "claude-opus-5-5" = "gpt-5.4", "claude-haiku-4-5-20251001" = "gpt-5-mini" }"#,
+        others: &[Other {
+            dialect: "openai",
+            models: r#"{ "claude-opus-5-5" = "gpt-5.4", "claude-haiku-4-5-20251001" = "gpt-5-mini" }"#,
+        }],
         tools: true,
+        socket: false,
     },
     Agent {
         name: "codex",
         title: "Codex",
         dialect: "responses",
-        other: "anthropic",
-        models: r#"{ "gpt-5.4" = "claude-sonnet-4-6" }"#,
+        others: &[
+            Other { dialect: "anthropic", models: r#"{ "gpt-5.4" = "claude-sonnet-4-6" }"# },
+            Other { dialect: "openai", models: r#"{ "gpt-5.4" = "gpt-5.4" }"# },
+            Other { dialect: "gemini", models: r#"{ "gpt-5.4" = "gemini-3.1-pro-preview" }"# },
+        ],
         tools: true,
+        socket: true,
     },
     Agent {
         name: "gemini",
         title: "Gemini CLI",
         dialect: "gemini",
-        other: "anthropic",
-        models: r#"{ "gemini-3.8-flash" = "claude-sonnet-4-6", "gemini-3.5-flash-lite" = "claude-haiku-4-5", "gemini-3-flash-preview" = "claude-haiku-4-5" }"#,
+        others: &[Other {
+            dialect: "anthropic",
+            models: r#"{ "gemini-3.8-flash" = "claude-sonnet-4-6", "gemini-3.5-flash-lite" = "claude-haiku-4-5", "gemini-3-flash-preview" = "claude-haiku-4-5" }"#,
+        }],
         tools: true,
+        socket: false,
     },
     Agent {
         name: "opencode",
         title: "opencode",
         dialect: "anthropic",
-        other: "gemini",
-        models: r#"{ "claude-sonnet-4-6" = "gemini-3.1-pro-preview", "claude-haiku-4-5-20251001" = "gemini-2.5-flash" }"#,
+        others: &[Other {
+            dialect: "gemini",
+            models: r#"{ "claude-sonnet-4-6" = "gemini-3.1-pro-preview", "claude-haiku-4-5-20251001" = "gemini-2.5-flash" }"#,
+        }],
         tools: true,
+        socket: false,
     },
     Agent {
         name: "pi",
         title: "pi",
         dialect: "anthropic",
-        other: "openai",
-        models: r#"{ "claude-sonnet-4-6" = "gpt-5.4" }"#,
+        others: &[Other { dialect: "openai", models: r#"{ "claude-sonnet-4-6" = "gpt-5.4" }"# }],
         tools: true,
+        socket: false,
     },
     Agent {
         name: "qwen",
         title: "Qwen Code",
         dialect: "openai",
-        other: "anthropic",
-        models: r#"{ "gpt-4.1" = "claude-sonnet-4-6" }"#,
+        others: &[Other { dialect: "anthropic", models: r#"{ "gpt-4.1" = "claude-sonnet-4-6" }"# }],
         tools: true,
+        socket: false,
     },
     Agent {
         name: "aider",
         title: "aider",
         dialect: "openai",
-        other: "gemini",
-        models: r#"{ "gpt-4.1" = "gemini-3.1-pro-preview", "gpt-4.1-mini" = "gemini-2.5-flash" }"#,
+        others: &[Other {
+            dialect: "gemini",
+            models: r#"{ "gpt-4.1" = "gemini-3.1-pro-preview", "gpt-4.1-mini" = "gemini-2.5-flash" }"#,
+        }],
         tools: false,
+        socket: false,
     },
 ];
 
@@ -112,10 +138,8 @@ enum Way {
     /// The gateway, with a provider of the agent's own dialect.
     Gateway,
     /// The gateway, with a provider of another dialect.
-    Translated,
+    Translated(Other),
 }
-
-const WAYS: [Way; 3] = [Way::Direct, Way::Gateway, Way::Translated];
 
 /// One run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +147,8 @@ struct Cell {
     agent: Agent,
     column: Column,
     way: Way,
+    /// Over a WebSocket.
+    socket: bool,
 }
 
 impl Cell {
@@ -130,28 +156,49 @@ impl Cell {
         let way = match self.way {
             Way::Direct => "direct",
             Way::Gateway => "gateway",
-            Way::Translated => self.agent.other,
+            Way::Translated(other) => other.dialect,
         };
-        format!("{} {} {way}", self.agent.name, self.column.name)
+        let socket = if self.socket { " websocket" } else { "" };
+        format!("{}{socket} {} {way}", self.agent.name, self.column.name)
+    }
+
+    /// What the provider speaks.
+    fn upstream(&self) -> &'static str {
+        match self.way {
+            Way::Translated(other) => other.dialect,
+            _ => self.agent.dialect,
+        }
     }
 
     /// The run that this one is compared with.
     fn base(&self) -> Self {
         let column = if self.column.is_healthy() { self.column } else { task::TASK };
-        Self { column, way: Way::Direct, ..*self }
+        Self { column, ..self.direct() }
     }
 
-    /// The runs of an agent: each column each way.
+    /// The same without the gateway. That is never over a WebSocket, which the simulated providers do not have.
+    fn direct(&self) -> Self {
+        Self { way: Way::Direct, socket: false, ..*self }
+    }
+
+    /// The runs of an agent: each column each way, and over a WebSocket through the gateway in its own dialect and
+    /// translated to the first other.
     fn all(agent: Agent) -> impl Iterator<Item = Self> {
         let columns = task::COLUMNS.into_iter().filter(move |column| agent.tools || !column.calls);
-        columns.flat_map(move |column| WAYS.map(|way| Self { agent, column, way }))
+        columns.flat_map(move |column| {
+            let translated = agent.others.iter().map(|other| Way::Translated(*other));
+            let ways = [Way::Direct, Way::Gateway].into_iter().chain(translated);
+            let over_socket = ways.clone().skip(1).take(if agent.socket { 2 } else { 0 });
+            let ways = ways.map(|way| (way, false)).chain(over_socket.map(|way| (way, true)));
+            ways.map(move |(way, socket)| Self { agent, column, way, socket })
+        })
     }
 
     /// What CI has time for.
     fn is_quick(&self) -> bool {
         ["claude", "qwen"].contains(&self.agent.name)
             && match self.way {
-                Way::Translated => self.column == task::TASK,
+                Way::Translated(_) => self.column == task::TASK,
                 _ => ["task", "cut in text"].contains(&self.column.name),
             }
     }
@@ -201,7 +248,7 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
         .filter_map(|outcome| Some((outcome.cell, outcome.healthy.clone()?)))
         .collect();
     outcomes.extend(run_all(&harness, &rest, &healthy));
-    report::finish(&harness, &outcomes, all && words.is_empty())
+    report::finish(&harness, &outcomes)
 }
 
 /// The pinned Node, installed; the folder with its program.
@@ -251,7 +298,9 @@ mod tests {
             assert!(pins.iter().any(|pin| pin.name == agent.name), "{}", agent.name);
             let block = report::block(root, &agent).unwrap();
             assert!(block.contains("http://127.0.0.1:8080"), "{block}");
-            assert_ne!(agent.dialect, agent.other);
+            assert!(agent.others.iter().all(|other| other.dialect != agent.dialect));
+            let script = |socket| run::script(root, &agent, socket, "", "").unwrap();
+            assert_eq!(script(true) != script(false), agent.socket, "{}", agent.name);
         }
     }
 
@@ -261,5 +310,18 @@ mod tests {
         assert_eq!(quick.count(), 2 * (3 + 2));
         let aider = AGENTS.into_iter().find(|agent| !agent.tools).unwrap();
         assert!(Cell::all(aider).all(|cell| cell.column.name != "cut in a call"));
+    }
+
+    #[test]
+    fn codex_is_run_before_every_provider_and_over_a_socket_in_every_column() {
+        let codex = AGENTS.into_iter().find(|agent| agent.name == "codex").unwrap();
+        let task = Cell::all(codex).filter(|cell| cell.column == task::TASK);
+        let names: Vec<_> = task.map(|cell| cell.name()).collect();
+        let ways = ["direct", "gateway", "anthropic", "openai", "gemini"];
+        let plain = ways.iter().map(|way| format!("codex task {way}"));
+        let socket = ways[1..3].iter().map(|way| format!("codex websocket task {way}"));
+        assert_eq!(names, plain.chain(socket).collect::<Vec<_>>());
+        assert_eq!(Cell::all(codex).count(), names.len() * task::COLUMNS.len());
+        assert!(Cell::all(codex).all(|cell| !cell.base().socket && cell.base().way == Way::Direct));
     }
 }

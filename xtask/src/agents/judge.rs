@@ -20,6 +20,10 @@ pub(super) struct Facts {
     pub(super) exit: Option<i32>,
     pub(super) output: String,
     pub(super) exchanges: Vec<Exchange>,
+    /// Whether it was to ask over a WebSocket.
+    pub(super) socket: bool,
+    /// How many of its faults have not come, as far as that is known.
+    pub(super) missing: usize,
     /// What is not as it should be in the repository.
     pub(super) undone: Option<String>,
 }
@@ -114,6 +118,10 @@ impl Facts {
             let last = last.map(|line| format!(" ({})", short(line))).unwrap_or_default();
             return Verdict::Failed(format!("{why}{last}"));
         }
+        if self.socket && asked < answers {
+            // What was not seen can not be judged.
+            return Verdict::Failed(format!("only {asked} of {answers} questions were seen"));
+        }
         let refused = self
             .exchanges
             .iter()
@@ -122,12 +130,20 @@ impl Facts {
             let status = refused.status.map_or("none".to_owned(), |status| status.to_string());
             return Verdict::Noticed(format!("an answer with status {status}"));
         }
+        let by_request = |one: &Exchange| one.generates() && !one.is_message();
+        if self.socket && self.exchanges.iter().any(by_request) {
+            return Verdict::Noticed("it asked by a request, not over the socket".to_owned());
+        }
         if asked > expected {
             return Verdict::Noticed(format!("it asked {asked} times instead of {expected}"));
         }
         let new = |line: &&str| healthy.is_some_and(|known| !known.lines.contains(line.trim()));
         match self.output.lines().filter(new).find(|line| is_sign(line)) {
             Some(line) => Verdict::Noticed(short(line)),
+            // It is no merit to have met nothing then.
+            None if self.missing > 0 => {
+                Verdict::Failed(format!("{} of its faults did not come", self.missing))
+            }
             None => Verdict::Done,
         }
     }
@@ -155,7 +171,7 @@ fn short(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::socket::CREATE, *};
 
     fn facts(statuses: &[u16], output: &str, exit: Option<i32>, undone: Option<&str>) -> Facts {
         let exchange = |status: &u16| Exchange {
@@ -167,6 +183,8 @@ mod tests {
             exit,
             output: output.to_owned(),
             exchanges: statuses.iter().map(exchange).collect(),
+            socket: false,
+            missing: 0,
             undone: undone.map(str::to_owned),
         }
     }
@@ -186,6 +204,18 @@ mod tests {
         ] {
             assert_eq!(facts.verdict(Some(&healthy), 5).word(), word, "{facts:?}");
         }
+        // The same over a socket is not what was to be.
+        let mut over_socket = facts(&[200; 5], "Done.", Some(0), None);
+        over_socket.socket = true;
+        assert_eq!(over_socket.verdict(Some(&healthy), 5).word(), "retried");
+        for exchange in &mut over_socket.exchanges {
+            CREATE.clone_into(&mut exchange.method);
+        }
+        assert_eq!(over_socket.verdict(Some(&healthy), 5), Verdict::Done);
+        over_socket.exchanges.pop();
+        assert_eq!(over_socket.verdict(Some(&healthy), 5).word(), "no");
+        let nothing_came = Facts { missing: 1, ..facts(&[200; 5], "Done.", Some(0), None) };
+        assert_eq!(nothing_came.verdict(Some(&healthy), 5).word(), "no");
         let long = facts(&[200; 105], "Done.", Some(0), None);
         assert_eq!(long.verdict(None, 101), Verdict::Done);
         assert_eq!(long.verdict(None, 5).word(), "no");

@@ -27,6 +27,9 @@ use crate::{
 const TENANT_KEY: &str = "agents-tests-tenant";
 const PROVIDER_KEY: &str = "agents-tests-provider";
 
+/// The setting by which an agent asks over a WebSocket; in its script it is a comment.
+const SOCKET: &str = "supports_websockets = true";
+
 /// What every run needs.
 #[derive(Debug)]
 pub(super) struct Harness {
@@ -35,15 +38,17 @@ pub(super) struct Harness {
     pub(super) installed: Installed,
 }
 
-/// The script of an agent, with what it is to be given.
+/// The script of an agent, with what it is to be given, and for a WebSocket with its line for that.
 pub(super) fn script(
     root: &Path,
     agent: &Agent,
+    socket: bool,
     gateway: &str,
     key: &str,
 ) -> Result<String, String> {
     let path = root.join("tests/agents").join(format!("{}.sh", agent.name));
-    Ok(read(&path)?.replace("{gateway}", gateway).replace("{key}", key))
+    let text = read(&path)?.replace("{gateway}", gateway).replace("{key}", key);
+    Ok(if socket { text.replace(&format!("# {SOCKET}"), SOCKET) } else { text })
 }
 
 impl Harness {
@@ -73,7 +78,7 @@ impl Harness {
 
     fn facts(&self, cell: Cell, folder: &Path) -> Result<Facts, String> {
         let (agent, column) = (cell.agent, cell.column);
-        let dialect = if cell.way == Way::Translated { agent.other } else { agent.dialect };
+        let dialect = cell.upstream();
         remove(folder)?;
         let repository = folder.join("repository");
         for inside in ["repository", "home", "tmp", "connections"] {
@@ -94,18 +99,17 @@ impl Harness {
             .find_map(|line| line.strip_prefix(dialect).map(str::trim))
             .ok_or_else(|| format!("`steadfast sim` did not print where its {dialect} is"))?;
 
-        let (_gateway, upstream) = match cell.way {
+        let (gateway, upstream) = match cell.way {
             Way::Direct => (None, provider.trim_end_matches("/v1").to_owned()),
             _ => {
-                let (program, address) =
-                    self.gateway(&agent, cell.way, dialect, provider, folder)?;
+                let (program, address) = self.gateway(cell, provider, folder)?;
                 (Some(program), address)
             }
         };
         let upstream = upstream.trim_start_matches("http://");
         let tap = Tap::start(upstream, &folder.join("connections"))?;
 
-        let text = script(self.root, &agent, &tap.base_url(), TENANT_KEY)?;
+        let text = script(self.root, &agent, cell.socket, &tap.base_url(), TENANT_KEY)?;
         let script = folder.join("agent.sh");
         write(&script, &text)?;
         let printed = folder.join("output.txt");
@@ -129,12 +133,23 @@ impl Harness {
             .process_group(0);
         let child = command.spawn().map_err(|error| format!("can not start `sh`: {error}"))?;
         let status = wait(child, Duration::from_secs(column.limit_s));
+        let missing = match gateway {
+            None => 0,
+            Some(gateway) => {
+                // Its log is whole when it has ended.
+                drop(gateway);
+                let log = read(&folder.join("gateway.log"))?;
+                column.failures(dialect, agent.tools).saturating_sub(asked_again(&log))
+            }
+        };
         let output = fs::read(&printed).map_err(|e| format!("{}: {e}", printed.display()))?;
         Ok(Facts {
             exit: status.and_then(|status| status.code()),
             // The folder has the names of faults.
             output: String::from_utf8_lossy(&output).replace(&folder.display().to_string(), "."),
-            exchanges: tap.exchanges(),
+            exchanges: tap.exchanges()?,
+            socket: cell.socket,
+            missing,
             undone: column.undone(&repository),
         })
     }
@@ -142,20 +157,18 @@ impl Harness {
     /// A gateway in front of `provider`; it and its address.
     fn gateway(
         &self,
-        agent: &Agent,
-        way: Way,
-        upstream: &str,
+        cell: Cell,
         provider: &str,
         folder: &Path,
     ) -> Result<(Program, String), String> {
-        let models = match way {
-            Way::Translated => format!("models = {}", agent.models),
+        let models = match cell.way {
+            Way::Translated(other) => format!("models = {}", other.models),
             _ => String::new(),
         };
         let config = folder.join("steadfast.toml");
         let text = read(&self.root.join("tests/agents/steadfast.toml"))?
             .replace("{models}", &models)
-            .replace("{upstream}", upstream)
+            .replace("{upstream}", cell.upstream())
             .replace("{base_url}", provider);
         write(&config, &text)?;
         let mut gateway = Program::kept(&self.binary);
@@ -173,6 +186,16 @@ impl Harness {
             .ok_or("`steadfast serve` did not print where it serves")?;
         Ok((program, address.trim().to_owned()))
     }
+}
+
+/// How often the gateway asked again, by its log.
+fn asked_again(log: &str) -> usize {
+    let attempts =
+        log.lines().filter(|line| line.contains(" a request is over ")).filter_map(|line| {
+            let (_, rest) = line.split_once(" attempts=")?;
+            rest.split(' ').next()?.parse::<usize>().ok()
+        });
+    attempts.map(|attempts| attempts.saturating_sub(1)).sum()
 }
 
 /// A repository with the files of the task, and in `home` who commits.

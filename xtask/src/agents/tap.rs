@@ -12,6 +12,8 @@ use std::{
     thread,
 };
 
+use super::socket::{self, CREATE};
+
 /// A relay of connections that keeps what passes, each connection in two files: `NNN.asked` and
 /// `NNN.answered`. It ends when dropped; connections end with their ends.
 #[derive(Debug)]
@@ -21,9 +23,10 @@ pub(super) struct Tap {
     over: Arc<AtomicBool>,
 }
 
-/// One request and how it was answered.
+/// One request, or message of a WebSocket, and how it was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
+    /// Of a message, what it asks for.
     pub(super) method: String,
     /// Without the query.
     pub(super) path: String,
@@ -35,7 +38,13 @@ impl Exchange {
     /// Whether it asks for an answer of a model, rather than a list or a count.
     pub(super) fn generates(&self) -> bool {
         let ends = ["/messages", "/chat/completions", "/responses", "enerateContent"];
-        self.method == "POST" && ends.iter().any(|end| self.path.ends_with(end))
+        self.is_message()
+            || self.method == "POST" && ends.iter().any(|end| self.path.ends_with(end))
+    }
+
+    /// Whether it asks for an answer over a WebSocket.
+    pub(super) fn is_message(&self) -> bool {
+        self.method == CREATE
     }
 }
 
@@ -66,13 +75,16 @@ impl Tap {
     }
 
     /// All exchanges so far, connection by connection.
-    pub(super) fn exchanges(&self) -> Vec<Exchange> {
+    pub(super) fn exchanges(&self) -> Result<Vec<Exchange>, String> {
         let kept =
             |n: usize, what: &str| std::fs::read(self.folder.join(format!("{n:03}.{what}"))).ok();
-        (0..)
-            .map_while(|n| Some((kept(n, "asked")?, kept(n, "answered")?)))
-            .flat_map(|(asked, answered)| exchanges(&asked, &answered))
-            .collect()
+        let connections: Result<Vec<_>, String> = (0..)
+            .map_while(|n| Some((n, kept(n, "asked")?, kept(n, "answered")?)))
+            .map(|(n, asked, answered)| {
+                exchanges(&asked, &answered).map_err(|why| format!("connection {n:03}: {why}"))
+            })
+            .collect();
+        Ok(connections?.concat())
     }
 }
 
@@ -108,9 +120,34 @@ fn relay(caller: &TcpStream, upstream: &str, kept: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The exchanges of one connection. Bodies are JSON, whose line ends are escaped, or events, whose lines
+/// The exchanges of one connection, which is a WebSocket if its first answer says so.
+fn exchanges(asked: &[u8], answered: &[u8]) -> Result<Vec<Exchange>, String> {
+    if !answered.starts_with(b"HTTP/1.1 101 ") {
+        return Ok(requests(asked, answered));
+    }
+    let (Some((handshake, asked)), Some((head, answered))) = (behind(asked), behind(answered))
+    else {
+        return Err("the handshake of a WebSocket is not whole".to_owned());
+    };
+    let mut all = requests(handshake, head);
+    let [Exchange { path, status, .. }] = &mut all[..] else {
+        return Err("a handshake of a WebSocket is not one request".to_owned());
+    };
+    *status = Some(101);
+    let messages = socket::exchanges(path, asked, answered)?;
+    all.extend(messages);
+    Ok(all)
+}
+
+/// A head, and what is behind it.
+fn behind(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    Some(bytes.split_at(end + 4))
+}
+
+/// The exchanges of a connection that is none. Bodies are JSON, whose line ends are escaped, or events, whose lines
 /// begin otherwise: a line that begins a head is one.
-fn exchanges(asked: &[u8], answered: &[u8]) -> Vec<Exchange> {
+fn requests(asked: &[u8], answered: &[u8]) -> Vec<Exchange> {
     let text = String::from_utf8_lossy(answered);
     let mut statuses = text.lines().filter_map(|line| {
         // A head may follow a body without a line end.
@@ -142,6 +179,7 @@ mod tests {
                       HEAD / HTTP/1.1\r\n\r\nPOST /v1/messages HTTP/1.1\r\n\r\n{}";
         let answered = b"HTTP/1.1 200 OK\r\n\r\n{}HTTP/1.1 404 Not Found\r\n\r\n";
         let read: Vec<_> = exchanges(asked, answered)
+            .unwrap()
             .into_iter()
             .map(|one| (one.generates(), one.path, one.status))
             .collect();

@@ -104,11 +104,11 @@ impl Column {
         text
     }
 
-    /// The plan of the provider of `dialect`, as `steadfast sim --plan` reads it: the fault meets the step
-    /// after the first call, or the only one, and passes. The cut in a call also meets the step after that,
-    /// which is a call alone.
-    pub(super) fn plan(&self, dialect: &str, tools: bool) -> String {
-        let Some(fault) = self.fault else { return "rules = []\n".to_owned() };
+    /// The faults on the way, each as how many results of tools it waits for, how often it comes, and what it is: they
+    /// meet the step after the first call, or the only one, and pass. The cut in a call also meets the step after
+    /// that, which is a call alone.
+    fn faults(&self, dialect: &str, tools: bool) -> Vec<(usize, usize, String)> {
+        let Some(fault) = self.fault else { return Vec::new() };
         let breaks = |after: usize, how: &str| {
             format!("{{ break = {{ after_events = {after}, how = {how} }} }}")
         };
@@ -118,7 +118,7 @@ impl Column {
             _ => breaks(text + 3, r#""close""#),
         };
         let first = usize::from(tools);
-        let faults = match fault {
+        match fault {
             Fault::Overloaded => vec![(first, 2, r#"{ error = "overloaded" }"#.to_owned())],
             Fault::RateLimit => {
                 let hints = r#"{ retry_after = "2", retry_info = "2s" }"#;
@@ -133,7 +133,20 @@ impl Column {
             Fault::ErrorEvent => {
                 vec![(first, 1, breaks(WORDS, r#"{ error_event = "overloaded" }"#))]
             }
-        };
+        }
+    }
+
+    /// How many answers fail.
+    pub(super) fn failures(&self, dialect: &str, tools: bool) -> usize {
+        self.faults(dialect, tools).iter().map(|(_, times, _)| times).sum()
+    }
+
+    /// The plan of the provider of `dialect`, as `steadfast sim --plan` reads it.
+    pub(super) fn plan(&self, dialect: &str, tools: bool) -> String {
+        if self.is_healthy() {
+            return "rules = []\n".to_owned();
+        }
+        let faults = self.faults(dialect, tools);
         faults.into_iter().fold(String::new(), |mut plan, (results, times, fault)| {
             let _ = write!(
                 plan,
