@@ -34,7 +34,7 @@ pub(crate) async fn measure(
     let upstream = variant::upstream(files, ours)?;
     let at = upstream.address;
     let mut all = Vec::new();
-    for gateway in [false, true] {
+    for through in [Through::Proxy, Through::Gateway, Through::Responses] {
         let start = |out: &str| {
             let out = files.file(out);
             let wrap = move |program: &std::path::Path| {
@@ -45,10 +45,11 @@ pub(crate) async fn measure(
                     .arg(program);
                 command
             };
-            if gateway {
-                variant::gateway(files, options, at, wrap)
-            } else {
-                variant::proxy(files, at, wrap)
+            match through {
+                Through::Proxy => variant::proxy(files, at, wrap),
+                Through::Gateway => variant::gateway(files, options, at, wrap),
+                Through::Responses => variant::gateway(files, options, at, wrap)
+                    .map(|variant| variant.by_responses("steadfast, responses")),
             }
         };
         let mut name = "";
@@ -62,10 +63,7 @@ pub(crate) async fn measure(
             Load::Bursts(10),
             Load::Bursts(60),
         ] {
-            eprintln!(
-                "instructions: {load:?}, {}",
-                if gateway { "steadfast" } else { "minimal proxy" }
-            );
+            eprintln!("instructions: {load:?}, {through:?}");
             let variant = start("callgrind.out")?;
             name = variant.name;
             load.run(&variant).await?;
@@ -86,6 +84,15 @@ pub(crate) async fn measure(
 }
 
 const STREAMS: usize = 16;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+enum Through {
+    Proxy,
+    Gateway,
+    /// The gateway, by OpenAI's Responses API.
+    Responses,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Load {
@@ -109,7 +116,8 @@ impl Load {
         };
         let request = variant.stream(stream);
         let first = variant.first();
-        load::streams(variant.address, &first, &request, STREAMS, stream.all(), || ()).await?;
+        load::streams(variant.address, &first, &request, STREAMS, variant.events(&stream), || ())
+            .await?;
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ mod peers;
 mod process;
 mod proxy;
 mod report;
+mod responses;
 mod serve;
 mod upstream;
 mod variant;

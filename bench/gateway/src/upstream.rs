@@ -6,6 +6,7 @@
 //! vendors send them.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -19,17 +20,22 @@ use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use crate::{Error, serve, wire};
+use crate::{Error, responses, serve, wire};
 
 type Answer = Either<Full<Bytes>, Events>;
 
 /// Serves until killed.
 pub(crate) fn run() -> Result<(), Error> {
-    let whole = Bytes::from(wire::answer());
-    serve::run(move |request| answer(request, whole.clone()))
+    let chat = Bytes::from(wire::answer());
+    let response = Bytes::from(responses::answer());
+    serve::run(move |request: Request<Incoming>| {
+        let is_response = request.uri().path().ends_with("/responses");
+        let whole = if is_response { response.clone() } else { chat.clone() };
+        answer(request, whole, is_response)
+    })
 }
 
-async fn answer(request: Request<Incoming>, whole: Bytes) -> Response<Answer> {
+async fn answer(request: Request<Incoming>, whole: Bytes, is_response: bool) -> Response<Answer> {
     let body = match request.into_body().collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => Bytes::new(),
@@ -40,7 +46,9 @@ async fn answer(request: Request<Incoming>, whole: Bytes) -> Response<Answer> {
         return response;
     };
     let (body, content_type) = match wire::Stream::parse(model) {
-        Some(stream) => (Either::Right(Events::new(stream)), "text/event-stream; charset=utf-8"),
+        Some(stream) => {
+            (Either::Right(Events::new(stream, is_response)), "text/event-stream; charset=utf-8")
+        }
         None => (Either::Left(Full::new(whole)), "application/json"),
     };
     let mut response = Response::new(body);
@@ -58,9 +66,13 @@ async fn answer(request: Request<Incoming>, whole: Bytes) -> Response<Answer> {
 struct Events {
     /// Content events still to come.
     left: u32,
+    /// Those that have come.
+    sent: u32,
+    /// What comes before those.
+    first: Option<Bytes>,
     /// What follows those.
-    tail: std::slice::Iter<'static, &'static [u8]>,
-    first: bool,
+    tail: VecDeque<Bytes>,
+    is_response: bool,
     pace: Option<Pace>,
 }
 
@@ -73,14 +85,19 @@ struct Pace {
 }
 
 impl Events {
-    fn new(stream: wire::Stream) -> Self {
+    fn new(stream: wire::Stream, is_response: bool) -> Self {
         let pace = (!stream.gap.is_zero()).then(|| {
             // Streams start out of phase.
             let begin = stream.gap.mul_f64(fastrand::f64());
             let timer = Box::pin(tokio::time::sleep(begin));
             Pace { gap: stream.gap, burst: stream.burst, left: 0, timer }
         });
-        Self { left: stream.events, tail: wire::TAIL.iter(), first: true, pace }
+        let (first, tail) = if is_response {
+            (responses::first(), responses::tail(stream.events).into())
+        } else {
+            (Bytes::from_static(wire::FIRST), wire::TAIL.map(Bytes::from_static).into())
+        };
+        Self { left: stream.events, sent: 0, first: Some(first), tail, is_response, pace }
     }
 }
 
@@ -93,12 +110,11 @@ impl Body for Events {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        if std::mem::take(&mut this.first) {
-            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(wire::FIRST)))));
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         if this.left == 0 {
-            let next = this.tail.next().map(|bytes| Ok(Frame::data(Bytes::from_static(bytes))));
-            return Poll::Ready(next);
+            return Poll::Ready(this.tail.pop_front().map(|bytes| Ok(Frame::data(bytes))));
         }
         if let Some(pace) = &mut this.pace {
             if pace.left == 0 {
@@ -110,6 +126,9 @@ impl Body for Events {
             pace.left -= 1;
         }
         this.left -= 1;
-        Poll::Ready(Some(Ok(Frame::data(wire::event(this.left)))))
+        this.sent += 1;
+        let event =
+            if this.is_response { responses::event(this.sent - 1) } else { wire::event(this.left) };
+        Poll::Ready(Some(Ok(Frame::data(event))))
     }
 }

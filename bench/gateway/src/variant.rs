@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Du
 use crate::{
     Error, Options, peers,
     process::{Cpu, Process, pinned},
-    wire,
+    responses, wire,
 };
 
 /// The callers' key.
@@ -21,6 +21,8 @@ pub(crate) struct Variant {
     pub(crate) process: Option<Process>,
     /// Header lines that it needs.
     headers: String,
+    /// It is asked by OpenAI's Responses API.
+    by_responses: bool,
 }
 
 impl Variant {
@@ -31,17 +33,30 @@ impl Variant {
         process: Option<Process>,
         headers: String,
     ) -> Self {
-        Self { name, address, process, headers }
+        Self { name, address, process, headers, by_responses: false }
+    }
+
+    /// Asked by OpenAI's Responses API, under this name.
+    pub(crate) fn by_responses(self, name: &'static str) -> Self {
+        Self { name, by_responses: true, ..self }
+    }
+
+    /// How many events the whole of `stream` has.
+    pub(crate) fn events(&self, stream: &wire::Stream) -> u64 {
+        match self.by_responses {
+            true => u64::from(stream.events) + responses::AROUND,
+            false => stream.all(),
+        }
     }
 
     /// A request for a whole answer.
     pub(crate) fn whole(&self) -> Rc<[u8]> {
-        self.request(&wire::request(wire::WHOLE, false))
+        self.request(&self.body(wire::WHOLE, false))
     }
 
     /// A request for a stream.
     pub(crate) fn stream(&self, stream: wire::Stream) -> Rc<[u8]> {
-        self.request(&wire::request(&stream.to_string(), true))
+        self.request(&self.body(&stream.to_string(), true))
     }
 
     /// A request for a short stream, which takes long enough to overlap with others.
@@ -61,9 +76,17 @@ impl Variant {
         done
     }
 
+    fn body(&self, model: &str, stream: bool) -> String {
+        match self.by_responses {
+            true => responses::request(model, stream),
+            false => wire::request(model, stream),
+        }
+    }
+
     fn request(&self, body: &str) -> Rc<[u8]> {
+        let path = if self.by_responses { "responses" } else { "chat/completions" };
         let text = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {KEY}\r\n\
+            "POST /v1/{path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {KEY}\r\n\
              content-type: application/json\r\naccept: application/json\r\nuser-agent: bench/1.0\r\n\
              x-stainless-lang: python\r\n{}content-length: {}\r\n\r\n{body}",
             self.address,
@@ -134,7 +157,7 @@ pub(crate) fn gateway(
         format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n\n[[tenants]]\nname = \"bench\"\nkeys = \
              [\"env:BENCH_CALLER_KEY\"]\n\n[[providers]]\nname = \"upstream\"\ndialect = \
-             \"openai\"\nbase_url = \"http://{upstream}/v1\"\ncredentials = \
+             \"openai\"\nalso = \"responses\"\nbase_url = \"http://{upstream}/v1\"\ncredentials = \
              [\"env:BENCH_PROVIDER_KEY\"]\n"
         ),
     )?;

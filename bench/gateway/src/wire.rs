@@ -17,9 +17,14 @@ pub(crate) fn event(number: u32) -> Bytes {
     events[number as usize % WORDS].clone()
 }
 
-fn worded(at: usize) -> String {
+/// The word of an event.
+pub(crate) fn word(at: usize) -> String {
     let letter = |by: usize| char::from(b'a' + (at / by % 26) as u8);
-    let word: String = [1, 26, 7, 3].map(letter).into_iter().collect();
+    [1, 26, 7, 3].map(letter).into_iter().collect()
+}
+
+fn worded(at: usize) -> String {
+    let word = word(at);
     format!(
         "data: {{\"id\":\"chatcmpl-bench0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
          \"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{{\"index\":0,\
