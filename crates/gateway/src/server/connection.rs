@@ -218,53 +218,60 @@ pub(super) async fn serve(
     let mut unread = Unread::new(None);
     let checked = later(born, limits.checked());
     let mut alarm = Alarm::at(times.closes_at.map_or(checked, |closes| closes.min(checked)));
-    let going_on = stopped.clone();
-    let mut stop = pin!(stopped.changed());
-    let http = std::future::poll_fn(move |cx| {
-        loop {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                return Poll::Ready(ended);
-            }
-            if times.closing_since.is_none() && stop.as_mut().poll(cx).is_ready() {
-                connection.as_mut().graceful_shutdown();
-                times.closing_since = Some(Instant::now());
-                continue;
-            }
-            if is_http2 || !activity.in_head() {
-                times.head_since = None;
-            } else if times.head_since.is_none() {
-                times.head_since = Some(Instant::now());
-            }
-            times.unread_at = unread.due(&reader);
-            if let Some(due) = times.early()
-                && due < alarm.deadline()
-            {
-                alarm.reset(due);
-            }
-            if alarm.poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            times.idle_since = activity.idle_since();
-            match times.next(&limits, now) {
-                Next::Wait(until) => alarm.reset(until),
-                Next::Close => {
+    // Whether it was closing when it ended as one of HTTP.
+    let is_closing = {
+        let mut stop = pin!(stopped.changed());
+        let http = std::future::poll_fn(move |cx| {
+            loop {
+                if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                    return Poll::Ready(ended.map(|()| times.closing_since.is_some()));
+                }
+                if times.closing_since.is_none() && stop.as_mut().poll(cx).is_ready() {
                     connection.as_mut().graceful_shutdown();
-                    times.closing_since = Some(now);
-                    alarm.reset(later(now, limits.checked()));
+                    times.closing_since = Some(Instant::now());
+                    continue;
                 }
-                Next::Drop => return Poll::Ready(Ok(())),
-                Next::Reset => {
-                    activity.end_unread();
-                    return Poll::Ready(Err("the caller did not read until the call's end".into()));
+                if is_http2 || !activity.in_head() {
+                    times.head_since = None;
+                } else if times.head_since.is_none() {
+                    times.head_since = Some(Instant::now());
+                }
+                times.unread_at = unread.due(&reader);
+                if let Some(due) = times.early()
+                    && due < alarm.deadline()
+                {
+                    alarm.reset(due);
+                }
+                if alarm.poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let now = Instant::now();
+                times.idle_since = activity.idle_since();
+                match times.next(&limits, now) {
+                    Next::Wait(until) => alarm.reset(until),
+                    Next::Close => {
+                        connection.as_mut().graceful_shutdown();
+                        times.closing_since = Some(now);
+                        alarm.reset(later(now, limits.checked()));
+                    }
+                    Next::Drop => return Poll::Ready(Ok(true)),
+                    Next::Reset => {
+                        activity.end_unread();
+                        return Poll::Ready(Err(
+                            "the caller did not read until the call's end".into()
+                        ));
+                    }
                 }
             }
-        }
-    });
-    http.await?;
+        });
+        http.await?
+    };
     let next = successor.0.lock().take();
     if let Some(next) = next {
-        next(going_on).await;
+        if is_closing {
+            stopped.mark_changed();
+        }
+        next(stopped).await;
     }
     Ok(())
 }
