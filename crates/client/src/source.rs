@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use crate::Secret;
 
-/// How long before its end a credential is fetched anew: 5 minutes, as the clouds' own libraries do. Until its end the
-/// old one serves those who would wait, and everybody while a new one can not be had.
+/// How long before its end a credential is fetched anew: 5 minutes, as the clouds' own libraries do, or a quarter of its
+/// life where that is less. Until its end the old one serves those who would wait, and everybody while a new one can not
+/// be had.
 const EARLY: Duration = Duration::from_secs(5 * 60);
 
 /// How long a credential is used at most while its replacement can not be had, before its source is asked again: 10 s.
@@ -145,8 +146,16 @@ pub(crate) struct Renewed {
 #[derive(Default)]
 struct Held {
     current: Option<Arc<TemporaryCredential>>,
-    /// No earlier is a replacement asked for of one that holds.
+    /// From when on a replacement is asked for; `None` for one without an end.
     next: Option<SystemTime>,
+}
+
+impl Held {
+    fn new(credential: Arc<TemporaryCredential>, now: SystemTime) -> Self {
+        let left = credential.left(now);
+        let next = left.and_then(|left| now.checked_add(left - EARLY.min(left / 4)));
+        Self { current: Some(credential), next }
+    }
 }
 
 impl Renewed {
@@ -160,17 +169,16 @@ impl Renewed {
             (Some(current), false) => return Ok(current),
             (usable, _) => usable,
         };
-        let _one = match (&usable, self.fetching.try_lock()) {
+        let _one = match (usable, self.fetching.try_lock()) {
             (_, Ok(one)) => one,
             // Somebody is at it.
-            (Some(current), Err(_)) => return Ok(current.clone()),
-            (None, Err(_)) => {
-                let one = self.fetching.lock().await;
-                if let (Some(current), _) = self.usable() {
-                    return Ok(current);
-                }
-                one
-            }
+            (Some(current), Err(_)) => return Ok(current),
+            (None, Err(_)) => self.fetching.lock().await,
+        };
+        // Somebody may have been.
+        let usable = match self.usable() {
+            (Some(current), false) => return Ok(current),
+            (usable, _) => usable,
         };
         let fetched = timeout(LIMIT, self.source.fetch()).await.unwrap_or_else(|_| {
             let message = format!("no credential within {LIMIT:?}");
@@ -180,7 +188,7 @@ impl Renewed {
         match (fetched, usable) {
             (Ok(new), _) => {
                 let new = Arc::new(new);
-                *held = Held { current: Some(new.clone()), next: None };
+                *held = Held::new(new.clone(), wall());
                 Ok(new)
             }
             (Err(failure), Some(current)) => {
@@ -201,11 +209,10 @@ impl Renewed {
     fn usable(&self) -> (Option<Arc<TemporaryCredential>>, bool) {
         let (now, held) = (wall(), self.held.lock());
         let Some(current) = held.current.clone() else { return (None, true) };
-        match current.left(now) {
-            Some(Duration::ZERO) => (None, true),
-            Some(left) if left < EARLY => (Some(current), held.next.is_none_or(|next| next <= now)),
-            _ => (Some(current), false),
+        if current.left(now) == Some(Duration::ZERO) {
+            return (None, true);
         }
+        (Some(current), held.next.is_some_and(|next| next <= now))
     }
 
     /// Forgets the one that a provider has refused, unless there is a newer one already.

@@ -73,8 +73,8 @@ impl Platform {
         Self(Site::Vendor)
     }
 
-    /// Azure: OpenAI's models in their two dialects, and Anthropic's. By its newer API (`/openai/v1`), where the model's name is that of a deployment. The base URL is the
-    /// resource's endpoint, such as `https://my-resource.openai.azure.com`; with Anthropic's dialect
+    /// Azure: OpenAI's models in their two dialects, and Anthropic's. By its newer API (`/openai/v1`), where the
+    /// model's name is that of a deployment. The base URL is the resource's endpoint, such as `https://my-resource.openai.azure.com`; with Anthropic's dialect
     /// `https://my-resource.services.ai.azure.com`.
     pub fn azure() -> Self {
         Self(Site::Azure(Azure { api_version: None }))
@@ -85,7 +85,8 @@ impl Platform {
         Self(Site::Azure(Azure { api_version: Some(api_version.into()) }))
     }
 
-    /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects. A project and a location, such as `us-east5`, `eu` or `global`.
+    /// Google Cloud's Vertex AI: Google's models, Anthropic's, and others in OpenAI's two dialects. A project and a
+    /// location, such as `us-east5`, `eu` or `global`.
     pub fn vertex(project: impl Into<Box<str>>, location: impl Into<Box<str>>) -> Self {
         Self(Site::Vertex(Vertex { project: project.into(), location: location.into() }))
     }

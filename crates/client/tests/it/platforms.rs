@@ -361,6 +361,21 @@ async fn one_fetches_for_all_and_what_holds_is_used_until_shortly_before_its_end
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_holds_for_a_minute_is_not_fetched_with_each_call() {
+    let minute = Duration::from_secs(60);
+    let (source, provider) = renewing(Scripted { holds: Some(minute), ..Scripted::default() });
+    let (client, _) = client(provider, vec![answer(Dialect::Gemini)]);
+    for _ in 0..44 {
+        drop(client.clone().oneshot(ask()).await.unwrap());
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(source.asked(), 1);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    drop(client.oneshot(ask()).await.unwrap());
+    assert_eq!(source.asked(), 2, "in the last quarter of its life");
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_a_new_one_can_not_be_had_the_old_one_serves() {
     let hour = Duration::from_secs(3_600);
     let down = || Failure::new(Reason::Network, "the metadata service is away");

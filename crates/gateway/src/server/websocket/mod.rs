@@ -265,8 +265,9 @@ impl Create {
 
 /// An error as a message.
 fn error(id: Option<&str>, (status, code, why): &Problem) -> Message {
+    let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
     let error = json!({
-        "type": "invalid_request_error", "code": code, "message": why, "param": null,
+        "type": kind, "code": code, "message": why, "param": null,
     });
     failed(id, *status, &error, &HeaderMap::new())
 }
@@ -377,19 +378,26 @@ impl Session {
             let sent = tokio::select! {
                 biased;
                 Some(event) = self.received.recv() => out.send(event).await,
-                Some(ended) = self.calls.join_next() => {
-                    if let Ok(id) = ended {
+                Some(ended) = self.calls.join_next() => match ended {
+                    Ok(id) => {
                         self.ended(&id);
+                        Ok(())
                     }
-                    Ok(())
-                }
+                    // It panicked: whoever waits for its answer must not wait for ever.
+                    Err(_) => return,
+                },
                 message = messages.next(), if reads => {
                     heard = Instant::now();
-                    let sent = match message {
-                        Some(Ok(Message::Text(text))) if closing.is_none() => match self.take(&text) {
-                            Ok(()) => Ok(()),
-                            Err((id, problem)) => out.send(error(id.as_deref(), &problem)).await,
-                        },
+                    match message {
+                        Some(Ok(Message::Text(text))) if closing.is_none() => {
+                            let taken = self.take(&text);
+                            // What has been read is a request, or waits to be one.
+                            self.bytes.set(self.waiting_bytes as u64);
+                            match taken {
+                                Ok(()) => Ok(()),
+                                Err((id, problem)) => out.send(error(id.as_deref(), &problem)).await,
+                            }
+                        }
                         Some(Ok(Message::Binary(_))) => {
                             closing = Some(Closing::Binary);
                             Ok(())
@@ -407,10 +415,7 @@ impl Session {
                             return;
                         }
                         Some(Ok(_)) => Ok(()),
-                    };
-                    // What has been read is a request, or waits to be one.
-                    self.bytes.set(self.waiting_bytes as u64);
-                    sent
+                    }
                 }
                 at = pings.tick() => {
                     // While it is not read nothing is heard.
@@ -515,8 +520,14 @@ async fn relay(
         let error = read.map(|mut body| body["error"].take()).unwrap_or_default();
         return events.send(failed(id, parts.status, &error, &parts.headers)).await;
     }
-    let mut parser = SseParser::default();
-    while let Some(Ok(frame)) = body.frame().await {
+    // Whatever the gateway itself has written is passed on.
+    let mut parser = SseParser::with_limit(usize::MAX);
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            let why = "the answer was broken off".to_owned();
+            let problem = (StatusCode::BAD_GATEWAY, "server_error", why);
+            return events.send(error(id, &problem)).await;
+        };
         let Ok(data) = frame.into_data() else { continue };
         parser.push(data);
         while let Ok(Some(frame)) = parser.next_frame() {
