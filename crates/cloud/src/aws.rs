@@ -38,6 +38,9 @@ use crate::causes::{causes, text};
 /// What `aws-config` writes before a token that it shows, because no header can carry it.
 const SHOWN_TOKEN: &str = "could not be used as a header value";
 
+/// What `aws-config` writes where EC2's metadata service answers 403: it is switched off there, as sandboxes have it.
+const NO_METADATA: &str = "IMDS is disabled";
+
 /// Where keys of AWS come from, which sign requests to Amazon Bedrock.
 ///
 /// Each fetch reads, runs and asks anew, and passes on when the keys expire; keys without an end hold until AWS refuses
@@ -61,8 +64,8 @@ const SHOWN_TOKEN: &str = "could not be used as a header value";
 /// # Errors
 ///
 /// * No credentials, a profile that is missing or can not be used, a file that can not be read:
-///   [`Reason::Auth`], in vain to ask again. That is so as well where EC2's metadata service can not be reached, since
-///   there is none outside of EC2. In a container on EC2 it is out of reach with the default hop limit of 1.
+///   [`Reason::Auth`], in vain to ask again. That is so as well where EC2's metadata service can not be reached or
+///   answers 403, since there is none outside of EC2. In a container on EC2 it is out of reach with the default hop limit of 1.
 /// * An endpoint that can not be reached: [`Reason::Network`] or [`Reason::Timeout`].
 /// * An endpoint that answers with an error, a `credential_process` that fails: [`Reason::ServerError`].
 #[derive(Clone)]
@@ -180,6 +183,10 @@ impl AwsSource {
                          the profile",
                         text(error)
                     );
+                    Failure::refused(Reason::Auth, message)
+                }
+                Obstacle::Endpoint(_) if text(error).contains(NO_METADATA) => {
+                    let message = format!("{self}: {}{}", text(error), self.0.remedy());
                     Failure::refused(Reason::Auth, message)
                 }
                 Obstacle::Endpoint(reason) => {

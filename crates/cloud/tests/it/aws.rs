@@ -264,6 +264,10 @@ async fn an_instance_gives_keys_by_its_metadata_service() {
 
     let outside = in_child("aws", &at(&Endpoint::down().await)).await;
     outside.assert_failure(Reason::Auth, &["EC2 instance"]);
+
+    let forbidden = Endpoint::new([Answer::Status(403, String::new())]).await;
+    let disabled = in_child("aws", &at(&forbidden.url)).await;
+    disabled.assert_failure(Reason::Auth, &["IMDS is disabled", "EC2 instance"]);
 }
 
 #[tokio::test]
