@@ -7,7 +7,11 @@ use steadfast_chat::Deltas;
 use steadfast_chat::{Delta, Event, Frame, FrameKind};
 use steadfast_core::{Dialect, Failure, Reason, Usage};
 
-use super::{Caller, codec, fault, template::Template, translation::AnswerCheck};
+use super::{
+    Caller, codec, fault,
+    template::{Learned, Template},
+    translation::AnswerCheck,
+};
 use crate::sse::{MAX_EVENT, Rest, SseFrame, SseParser};
 
 /// Reads one dialect's frames.
@@ -25,7 +29,7 @@ pub trait DecodeFrames: std::fmt::Debug + Send {
     ) -> Result<DecodedFrame, Failure>;
 
     /// A frame has been passed over that is like the one before, but for the text of its one delta, which
-    /// is this.
+    /// is this, and its count.
     fn repeated(&mut self, delta: &Delta) {
         let _ = delta;
     }
@@ -44,6 +48,9 @@ pub struct DecodedFrame {
     /// mean the same but for that text, as long as nothing else is read between: of those
     /// [`repeated`](DecodeFrames::repeated) alone has the text. `None` costs time and is never wrong.
     pub only_text: Option<Range<usize>>,
+    /// Where in the data a number stands that counts frames, which means nothing here: another number is no
+    /// other frame.
+    pub count: Option<Range<usize>>,
     /// It has content of the answer, be it in a delta or not.
     pub content: bool,
 }
@@ -195,8 +202,10 @@ impl StreamDecoder {
                 content = decoded.content;
                 // Lines that were joined stand nowhere in the frame.
                 if let (Some(text), Some(at)) = (decoded.only_text, range_of(&frame.raw, data)) {
-                    let text = at.start + text.start..at.start + text.end;
-                    Template::learn(&mut self.template, &frame.raw, at, text, &deltas);
+                    let within = |part: Range<usize>| at.start + part.start..at.start + part.end;
+                    let (text, count) = (within(text), decoded.count.map(within));
+                    let read = Learned { frame: &frame.raw, data: at, text, count };
+                    Template::learn(&mut self.template, &read, &deltas);
                 }
             }
             None if frame.stray => return Err(fault::stray(self.dialect)),

@@ -10,7 +10,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use memchr::memmem;
 use steadfast_chat::Delta;
 use steadfast_chat::Deltas;
@@ -31,11 +30,8 @@ const PADDING: &[u8] = b"\"obfuscation\":\"";
 pub(super) struct Template {
     /// Its bytes.
     frame: Vec<u8>,
-    /// The inside of the string that is its only text.
-    text: Range<usize>,
-    /// What stands behind that and means nothing.
-    padding: Range<usize>,
-    padding_kind: Padding,
+    /// What may differ, in its order.
+    slots: Vec<Slot>,
     thinking: bool,
     /// The block its text belongs to.
     index: u32,
@@ -43,14 +39,36 @@ pub(super) struct Template {
     valid: bool,
 }
 
-/// What may stand where there is padding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Padding {
-    /// White space before the last brace, as Anthropic sends it.
-    #[default]
-    Spaces,
-    /// The inside of a string.
+/// A part of a frame that may differ.
+#[derive(Debug)]
+struct Slot {
+    at: Range<usize>,
+    kind: SlotKind,
+}
+
+/// What stands in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotKind {
+    /// The inside of the string that is the frame's only text.
     Text,
+    /// The inside of a string that means nothing.
+    Padding,
+    /// White space before the last brace, as Anthropic sends it: it means nothing.
+    Spaces,
+    /// A number that counts frames and is not read.
+    Count,
+}
+
+/// A frame whose data were read.
+#[derive(Debug)]
+pub(super) struct Learned<'a> {
+    pub(super) frame: &'a [u8],
+    /// Where its data stand: they were read by themselves.
+    pub(super) data: Range<usize>,
+    /// The inside of a string in them.
+    pub(super) text: Range<usize>,
+    /// A number in them that counts frames.
+    pub(super) count: Option<Range<usize>>,
 }
 
 impl Template {
@@ -59,43 +77,29 @@ impl Template {
         self.valid = false;
     }
 
-    /// Remembers `frame`, which was read into `deltas`. Its data stand at `data`, and were read by
-    /// themselves; `text` is the inside of a string in them.
-    pub(super) fn learn(
-        known: &mut Option<Box<Self>>,
-        frame: &Bytes,
-        data: Range<usize>,
-        text: Range<usize>,
-        deltas: &Deltas,
-    ) {
+    /// Remembers `frame`, which was read into `deltas`.
+    pub(super) fn learn(known: &mut Option<Box<Self>>, read: &Learned<'_>, deltas: &Deltas) {
         let (index, thinking) = match &deltas[..] {
             [Delta::Text { index, .. }] => (*index, false),
             [Delta::Thinking { index, .. }] => (*index, true),
             _ => return,
         };
+        let Learned { frame, data, text, count } = read;
         // What ends otherwise might be continued.
         if frame.len() > MAX_FRAME || !frame.ends_with(b"\n") || text.end >= data.end {
             return;
         }
-        let rest = &frame[text.end..data.end];
-        let (padding, padding_kind) = match memmem::find(rest, PADDING) {
-            Some(at) => {
-                let from = text.end + at + PADDING.len();
-                (from..from + unescaped(&frame[from..data.end]), Padding::Text)
-            }
-            None => {
-                let Some(brace) = memchr::memrchr(b'}', rest) else { return };
-                let spaces = rest[..brace].iter().rev().take_while(|byte| **byte == b' ');
-                let brace = text.end + brace;
-                (brace - spaces.count()..brace, Padding::Spaces)
-            }
-        };
+        let Some(padding) = padding(frame, text.end..data.end) else { return };
+        let count = count.clone().filter(|at| counts(&frame[at.clone()]) == Some(at.len()));
         let template = known.get_or_insert_default();
-        let mut kept = std::mem::take(&mut template.frame);
-        kept.clear();
-        kept.extend_from_slice(frame);
-        let valid = true;
-        **template = Self { frame: kept, text, padding, padding_kind, thinking, index, valid };
+        template.frame.clear();
+        template.frame.extend_from_slice(frame);
+        template.slots.clear();
+        template.slots.push(Slot { at: text.clone(), kind: SlotKind::Text });
+        template.slots.push(padding);
+        template.slots.extend(count.map(|at| Slot { at, kind: SlotKind::Count }));
+        template.slots.sort_unstable_by_key(|slot| slot.at.start);
+        (template.index, template.thinking, template.valid) = (index, thinking, true);
     }
 
     /// The delta of the first frame of `input`, and the frame's length, when it is like this one.
@@ -104,21 +108,25 @@ impl Template {
         if !self.valid {
             return None;
         }
-        let rest = input.strip_prefix(self.frame.get(..self.text.start)?)?;
-        let (text, rest) = split_string(rest)?;
+        let (mut rest, mut from, mut text) = (input, 0, "");
+        for Slot { at, kind } in &self.slots {
+            rest = rest.strip_prefix(self.frame.get(from..at.start)?)?;
+            from = at.end;
+            match kind {
+                SlotKind::Text => (text, rest) = split_string(rest)?,
+                SlotKind::Padding => rest = split_string(rest)?.1,
+                SlotKind::Spaces => {
+                    let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
+                    rest = rest.get(spaces..)?;
+                }
+                SlotKind::Count => rest = rest.get(counts(rest)?..)?,
+            }
+        }
+        let rest = rest.strip_prefix(self.frame.get(from..)?)?;
         // Whether an empty piece means anything is for the dialect to decide.
         if text.is_empty() {
             return None;
         }
-        let rest = rest.strip_prefix(self.frame.get(self.text.end..self.padding.start)?)?;
-        let rest = match self.padding_kind {
-            Padding::Text => split_string(rest)?.1,
-            Padding::Spaces => {
-                let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
-                rest.get(spaces..)?
-            }
-        };
-        let rest = rest.strip_prefix(self.frame.get(self.padding.end..)?)?;
         let (index, text) = (self.index, text.to_owned());
         let delta = match self.thinking {
             true => Delta::Thinking { index, text },
@@ -126,6 +134,26 @@ impl Template {
         };
         Some((delta, input.len() - rest.len()))
     }
+}
+
+/// What means nothing in `rest`, behind the text of `frame`.
+fn padding(frame: &[u8], rest: Range<usize>) -> Option<Slot> {
+    if let Some(at) = memmem::find(&frame[rest.clone()], PADDING) {
+        let from = rest.start + at + PADDING.len();
+        let at = from..from + unescaped(&frame[from..rest.end]);
+        return Some(Slot { at, kind: SlotKind::Padding });
+    }
+    let brace = rest.start + memchr::memrchr(b'}', &frame[rest.clone()])?;
+    let spaces = frame[rest.start..brace].iter().rev().take_while(|byte| **byte == b' ').count();
+    Some(Slot { at: brace - spaces..brace, kind: SlotKind::Spaces })
+}
+
+/// How many digits are at the beginning of `input`, when they are a number as JSON has them.
+#[inline]
+fn counts(input: &[u8]) -> Option<usize> {
+    let digits = input.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let leading_zero = digits > 1 && input[0] == b'0';
+    (digits > 0 && !leading_zero).then_some(digits)
 }
 
 /// The inside of a JSON string without escapes, and what follows.

@@ -143,7 +143,7 @@ impl DecodeFrames for Frames {
     ) -> Result<DecodedFrame, Failure> {
         let content = self.chunk(data, "an event", deltas)?;
         // Each chunk reports usage anew, so none is like the one before.
-        Ok(DecodedFrame { only_text: None, content })
+        Ok(DecodedFrame { content, ..DecodedFrame::default() })
     }
 
     fn finish(&mut self, cut: Option<&SseFrame>) -> Option<Event> {

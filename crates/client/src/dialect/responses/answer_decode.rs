@@ -1,6 +1,6 @@
 //! A provider's answer, read: whole, or event by event.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -30,6 +30,8 @@ struct Read<'a> {
     output_index: Option<u64>,
     content_index: Option<u64>,
     summary_index: Option<u64>,
+    #[serde(borrow)]
+    sequence_number: Option<Raw<'a>>,
 }
 
 /// An answer, whole or as far as it has come.
@@ -158,7 +160,7 @@ pub(super) struct Frames {
     started: bool,
     next: u32,
     /// The items that are open, by the provider's numbers.
-    open: HashMap<u64, Open>,
+    open: BTreeMap<u64, Open>,
     /// A tool has been called.
     called: bool,
     /// The model has refused.
@@ -171,7 +173,7 @@ pub(super) struct Frames {
 #[derive(Debug)]
 enum Open {
     /// Its parts are blocks, by their numbers.
-    Message(HashMap<u64, Text>),
+    Message(BTreeMap<u64, Text>),
     Reasoning {
         block: Option<u32>,
         pieces: TextPieces,
@@ -216,30 +218,34 @@ impl DecodeFrames for Frames {
         };
         let name = || std::str::from_utf8(frame.event.as_deref()?).ok();
         let kind = event.kind.as_ref().map(|kind| &*kind.0).or_else(name).unwrap_or_default();
-        let mut decoded = DecodedFrame::default();
+        let inside = || range_of(data, event.delta?.inside()?);
+        let count = event.sequence_number.and_then(|raw| range_of(data, raw.get()));
+        let mut decoded = DecodedFrame { count, ..DecodedFrame::default() };
         let item = event.output_index.unwrap_or_default();
         match kind {
             "response.created" | "response.in_progress" | "response.queued" => {
                 self.start(event.response, deltas).map_err(malformed)?;
             }
             "response.output_text.delta" => {
-                let (text, at) = (event.delta, event.content_index.unwrap_or_default());
-                let inside = text.and_then(Raw::inside).and_then(|text| range_of(data, text));
-                decoded.only_text = self.text(item, at, text, deltas, inside).map_err(malformed)?;
+                let (text, part) = (event.delta, event.content_index.unwrap_or_default());
+                let alone = self.text(item, part, text, deltas).map_err(malformed)?;
+                decoded.only_text = inside().filter(|_| alone);
                 decoded.content = text.is_some_and(|raw| raw.get() != "\"\"");
             }
             "response.refusal.delta" => {
                 self.refused = true;
                 let at = event.content_index.unwrap_or_default();
-                self.text(item, at, event.delta, deltas, None).map_err(malformed)?;
+                self.text(item, at, event.delta, deltas).map_err(malformed)?;
             }
             "response.reasoning_summary_text.delta" => {
                 let part = (true, event.summary_index.unwrap_or_default());
-                self.thought(item, part, event.delta, deltas).map_err(malformed)?;
+                let alone = self.thought(item, part, event.delta, deltas).map_err(malformed)?;
+                decoded.only_text = inside().filter(|_| alone);
             }
             "response.reasoning_text.delta" => {
                 let part = (false, event.content_index.unwrap_or_default());
-                self.thought(item, part, event.delta, deltas).map_err(malformed)?;
+                let alone = self.thought(item, part, event.delta, deltas).map_err(malformed)?;
+                decoded.only_text = inside().filter(|_| alone);
             }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.arguments(item, event.delta, deltas).map_err(malformed)?;
@@ -345,19 +351,18 @@ impl Frames {
         }
     }
 
-    /// A piece of a message's text. Returns where it stands, when that is all of the event.
+    /// A piece of a message's text. Returns whether it says the same whatever came before.
     fn text(
         &mut self,
         item: u64,
         part: u64,
         raw: Option<Raw<'_>>,
         deltas: &mut Deltas,
-        inside: Option<std::ops::Range<usize>>,
-    ) -> Result<Option<std::ops::Range<usize>>, serde_json::Error> {
-        let Some(raw) = raw else { return Ok(None) };
+    ) -> Result<bool, serde_json::Error> {
+        let Some(raw) = raw else { return Ok(false) };
         let (next, chars) = (&mut self.next, &mut self.chars);
-        let open = self.open.entry(item).or_insert_with(|| Open::Message(HashMap::new()));
-        let Open::Message(parts) = open else { return Ok(None) };
+        let open = self.open.entry(item).or_insert_with(|| Open::Message(BTreeMap::new()));
+        let Open::Message(parts) = open else { return Ok(false) };
         let text = parts.entry(part).or_insert_with(|| {
             let block = *next;
             *next += 1;
@@ -370,28 +375,31 @@ impl Frames {
         if !piece.is_empty() {
             deltas.push(Delta::Text { index: text.block, text: piece });
         }
-        Ok(inside.filter(|_| !waits))
+        Ok(!waits)
     }
 
-    /// A piece of thinking; the parts of a summary are paragraphs.
+    /// A piece of thinking; the parts of a summary are paragraphs. Returns whether it says the same whatever
+    /// came before.
     fn thought(
         &mut self,
         item: u64,
         part: (bool, u64),
         raw: Option<Raw<'_>>,
         deltas: &mut Deltas,
-    ) -> Result<(), serde_json::Error> {
-        let Some(raw) = raw else { return Ok(()) };
+    ) -> Result<bool, serde_json::Error> {
+        let Some(raw) = raw else { return Ok(false) };
         let next = &mut self.next;
         let open = self.open.entry(item).or_insert_with(reasoning);
-        let Open::Reasoning { block, pieces, part: last } = open else { return Ok(()) };
+        let Open::Reasoning { block, pieces, part: last } = open else { return Ok(false) };
         // A provider that shows what it thought shows a summary of it, too.
         if last.is_some_and(|(summary, _)| summary != part.0) {
-            return Ok(());
+            return Ok(false);
         }
+        let waited = pieces.waits();
         let mut text = pieces.push(raw)?.into_owned();
+        let waits = waited || pieces.waits();
         if text.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         if last.replace(part).is_some_and(|last| last != part) {
             text.insert_str(0, "\n\n");
@@ -402,7 +410,7 @@ impl Frames {
             block
         });
         deltas.push(Delta::Thinking { index, text });
-        Ok(())
+        Ok(!waits)
     }
 
     /// A piece of a call's arguments, or of its text.
@@ -440,7 +448,7 @@ impl Frames {
     ) -> Result<bool, serde_json::Error> {
         let item: Item<'_> = serde_json::from_str(raw.get())?;
         let open = match &*item.kind.0 {
-            "message" => Open::Message(HashMap::new()),
+            "message" => Open::Message(BTreeMap::new()),
             "reasoning" => reasoning(),
             kind @ ("function_call" | "custom_tool_call") => {
                 self.called = true;
@@ -483,8 +491,7 @@ impl Frames {
         deltas: &mut Deltas,
     ) -> Result<(), serde_json::Error> {
         if self.next > 0 || !self.open.is_empty() {
-            let left: Vec<u64> = self.open.keys().copied().collect();
-            for at in left {
+            while let Some(at) = self.open.keys().next().copied() {
                 self.close(at, deltas);
             }
             return Ok(());
@@ -565,7 +572,7 @@ impl Frames {
             let part: Part<'_> = serde_json::from_str(raw.get())?;
             self.refused |= part.kind.0 == "refusal";
             let n = n as u64;
-            self.text(at, n, part.text.or(part.refusal), deltas, None)?;
+            self.text(at, n, part.text.or(part.refusal), deltas)?;
             let range = self.range(at, n);
             let sources = part.annotations.map(|raw| items(raw).unwrap_or_default());
             let sources = sources.unwrap_or_default().into_iter();
@@ -600,9 +607,7 @@ impl Frames {
     fn close(&mut self, at: u64, deltas: &mut Deltas) {
         match self.open.remove(&at) {
             Some(Open::Message(parts)) => {
-                let mut parts: Vec<_> = parts.into_iter().collect();
-                parts.sort_by_key(|(part, _)| *part);
-                for (_, mut text) in parts {
+                for mut text in parts.into_values() {
                     if let Some(rest) = text.pieces.end() {
                         self.chars += rest.chars().count() as u64;
                         deltas.push(Delta::Text { index: text.block, text: rest });

@@ -4,7 +4,7 @@
 //! the last event has all of them once more. So what was written is kept. Events are numbered without a gap, also
 //! where the first were a provider's own and passed on.
 
-use std::{collections::HashMap, mem};
+use std::mem;
 
 use memchr::memmem;
 use serde::Deserialize;
@@ -30,13 +30,15 @@ pub(super) struct Writer {
     known: Known,
     /// The number of the next event.
     sequence: u64,
+    /// Where the number of a provider's event stood: behind how many bytes, and before how many.
+    numbered: (usize, usize),
     started: bool,
     finished: bool,
     items: Vec<Item>,
     /// Of each item.
     states: Vec<State>,
-    /// The item that a block is, while it is open.
-    blocks: HashMap<u32, usize>,
+    /// The blocks that are open, with the item that each is: few at any time.
+    blocks: Vec<(u32, usize)>,
     /// Sources that came before the text they are of.
     early: Vec<Citation>,
     /// The position of the next item in the output.
@@ -76,11 +78,12 @@ impl Writer {
         Self {
             known: Known::new(caller),
             sequence: 0,
+            numbered: (0, 0),
             started: false,
             finished: false,
             items: Vec::new(),
             states: Vec::new(),
-            blocks: HashMap::new(),
+            blocks: Vec::new(),
             early: Vec::new(),
             next: 0,
         }
@@ -92,7 +95,7 @@ impl Writer {
             fill(self, object);
             object.put("sequence_number", &self.sequence);
         });
-        self.sequence += 1;
+        self.sequence = self.sequence.saturating_add(1);
     }
 
     fn response(&self, object: &mut Object<'_>, ending: Option<&Ending<'_>>) {
@@ -132,12 +135,12 @@ impl Writer {
 
     /// The item that is block `index`, which begins when it is new.
     fn item(&mut self, index: u32, kind: impl FnOnce() -> Kind, out: &mut Vec<u8>) -> usize {
-        if let Some(n) = self.blocks.get(&index) {
-            return *n;
+        if let Some(n) = self.open(index) {
+            return n;
         }
         // Calls may come side by side; a text or a thought is over when something else begins.
         let is_over = |n: &usize| !matches!(self.items[*n].kind, Kind::Call { .. });
-        let over: Vec<usize> = self.blocks.values().copied().filter(is_over).collect();
+        let over: Vec<usize> = self.all_open().filter(is_over).collect();
         over.into_iter().for_each(|n| self.done(n, Status::Completed, out));
         let n = self.add(index, kind(), None);
         self.event(out, "response.output_item.added", |this, object| {
@@ -158,6 +161,15 @@ impl Writer {
         n
     }
 
+    /// The item that block `index` is, while it is open.
+    fn open(&self, index: u32) -> Option<usize> {
+        self.blocks.iter().find(|(block, _)| *block == index).map(|(_, n)| *n)
+    }
+
+    fn all_open(&self) -> impl Iterator<Item = usize> + '_ {
+        self.blocks.iter().map(|(_, n)| *n)
+    }
+
     /// A new item, which nobody has been shown by this writer.
     fn add(&mut self, index: u32, kind: Kind, at: Option<Position>) -> usize {
         let n = self.items.len();
@@ -169,13 +181,13 @@ impl Writer {
         self.items.push(Item { id, kind });
         let part = at.content_index.unwrap_or_default();
         self.states.push(State { output, part, ..State::default() });
-        self.blocks.insert(index, n);
+        self.blocks.push((index, n));
         n
     }
 
     /// Ends item `n`.
     fn done(&mut self, n: usize, status: Status, out: &mut Vec<u8>) {
-        self.blocks.retain(|_, open| *open != n);
+        self.blocks.retain(|(_, open)| *open != n);
         if mem::replace(&mut self.states[n].done, true) {
             return;
         }
@@ -259,7 +271,7 @@ impl Writer {
 
     fn cite(&mut self, citations: &[Citation], out: &mut Vec<u8>) {
         let is_text = |n: &usize| matches!(self.items[*n].kind, Kind::Text { .. });
-        let Some(n) = self.blocks.values().copied().find(is_text) else {
+        let Some(n) = self.all_open().find(is_text) else {
             self.early.extend_from_slice(citations);
             return;
         };
@@ -279,7 +291,7 @@ impl Writer {
             return;
         }
         let incomplete = stop::incomplete(self.known.stop.as_ref(), own).is_some();
-        let mut open: Vec<usize> = self.blocks.values().copied().collect();
+        let mut open: Vec<usize> = self.all_open().collect();
         open.sort_unstable();
         let last = open.last().copied();
         for n in open {
@@ -321,8 +333,8 @@ impl Writer {
                 });
             }
             Delta::Signature { index, signature: piece } if !foreign => {
-                if let Some(n) = self.blocks.get(index)
-                    && let Kind::Thinking { signature, .. } = &mut self.items[*n].kind
+                if let Some(n) = self.open(*index)
+                    && let Kind::Thinking { signature, .. } = &mut self.items[n].kind
                 {
                     signature.get_or_insert_default().push_str(piece);
                 }
@@ -338,7 +350,7 @@ impl Writer {
                 self.item(*index, || kind, out);
             }
             Delta::Arguments { index, json } => {
-                let Some(n) = self.blocks.get(index).copied() else { return };
+                let Some(n) = self.open(*index) else { return };
                 let json = match foreign {
                     true => self.states[n].pieces.push(json).into_owned(),
                     false => json.clone(),
@@ -354,7 +366,7 @@ impl Writer {
                 }
             }
             Delta::BlockEnd { index } => {
-                if let Some(n) = self.blocks.get(index).copied() {
+                if let Some(n) = self.open(*index) {
                     self.done(n, Status::Completed, out);
                 }
             }
@@ -366,7 +378,7 @@ impl Writer {
 
     fn logprobs(&mut self, logprobs: &[TokenLogprob], out: &mut Vec<u8>) {
         let is_text = |n: &usize| matches!(self.items[*n].kind, Kind::Text { .. });
-        let Some(n) = self.blocks.values().copied().find(is_text) else { return };
+        let Some(n) = self.all_open().find(is_text) else { return };
         self.piece(out, "response.output_text.delta", n, |_, object| {
             object.put("delta", "");
             put_tokens(&mut object.array("logprobs"), logprobs);
@@ -421,9 +433,7 @@ impl EncodeEvents for Writer {
 
     fn note(&mut self, event: &Event) -> bool {
         let frame = event.frame.as_ref().map_or(&[][..], |frame| &frame.bytes);
-        if let Some(sequence) = sequence_number(frame) {
-            self.sequence = sequence + 1;
-        }
+        self.count(frame);
         for delta in &event.deltas {
             self.known.note(delta);
             match delta {
@@ -446,15 +456,15 @@ impl EncodeEvents for Writer {
                     self.noted(*index, || kind, frame);
                 }
                 Delta::Arguments { index, json } => {
-                    if let Some(n) = self.blocks.get(index)
-                        && let Kind::Call { arguments, .. } = &mut self.items[*n].kind
+                    if let Some(n) = self.open(*index)
+                        && let Kind::Call { arguments, .. } = &mut self.items[n].kind
                     {
                         arguments.push_str(json);
                     }
                 }
                 Delta::Signature { index, signature: piece } => {
-                    if let Some(n) = self.blocks.get(index)
-                        && let Kind::Thinking { signature, .. } = &mut self.items[*n].kind
+                    if let Some(n) = self.open(*index)
+                        && let Kind::Thinking { signature, .. } = &mut self.items[n].kind
                     {
                         signature.get_or_insert_default().push_str(piece);
                     }
@@ -470,7 +480,8 @@ impl EncodeEvents for Writer {
                     self.noted(*index, || Kind::Raw(json), frame);
                 }
                 Delta::BlockEnd { index } => {
-                    if let Some(n) = self.blocks.remove(index) {
+                    if let Some(n) = self.open(*index) {
+                        self.blocks.retain(|(_, open)| *open != n);
                         self.states[n].done = true;
                         if let Kind::Call { arguments, custom: true, .. } = &mut self.items[n].kind
                         {
@@ -488,11 +499,38 @@ impl EncodeEvents for Writer {
 impl Writer {
     /// The item that is block `index`, of a provider's own frames.
     fn noted(&mut self, index: u32, kind: impl FnOnce() -> Kind, frame: &[u8]) -> usize {
-        if let Some(n) = self.blocks.get(&index) {
-            return *n;
+        if let Some(n) = self.open(index) {
+            return n;
         }
         self.add(index, kind(), position(frame))
     }
+
+    /// The next event has the number behind that of `frame`, which is found without reading it: mostly where the
+    /// one before had its own, from one of its ends.
+    fn count(&mut self, frame: &[u8]) {
+        let (ahead, behind) = self.numbered;
+        let from = frame.len().saturating_sub(behind);
+        let read = number(frame, ahead).map(|number| (ahead, number));
+        let read = read.or_else(|| number(frame, from).map(|number| (from, number)));
+        let read = read.or_else(|| {
+            let from = memmem::rfind(frame, NUMBER)?;
+            number(frame, from).map(|number| (from, number))
+        });
+        if let Some((from, number)) = read {
+            self.numbered = (from, frame.len() - from);
+            self.sequence = number.saturating_add(1);
+        }
+    }
+}
+
+/// What stands before the number of an event.
+const NUMBER: &[u8] = b"\"sequence_number\":";
+
+/// The number of an event, if it stands at `from`.
+fn number(frame: &[u8], from: usize) -> Option<u64> {
+    let digits = frame.get(from..)?.strip_prefix(NUMBER)?.trim_ascii_start();
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
 /// Where a frame says that it belongs.
@@ -500,13 +538,4 @@ fn position(frame: &[u8]) -> Option<Position> {
     let from = memchr::memchr(b'{', frame)?;
     let mut json = serde_json::Deserializer::from_slice(&frame[from..]);
     Position::deserialize(&mut json).ok()
-}
-
-/// The number of an event, found without reading it.
-fn sequence_number(frame: &[u8]) -> Option<u64> {
-    const NAME: &[u8] = b"\"sequence_number\":";
-    let from = memmem::rfind(frame, NAME)? + NAME.len();
-    let digits = frame[from..].trim_ascii_start();
-    let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
-    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }

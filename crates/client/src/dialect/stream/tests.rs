@@ -59,6 +59,24 @@ fn anthropic(index: u32, delta: &str, rest: &str) -> String {
     )
 }
 
+fn responses(kind: &str, text: &str, count: impl std::fmt::Display, rest: &str) -> String {
+    let at = if kind == "reasoning_summary_text" { "summary_index" } else { "content_index" };
+    let output = u32::from(kind == "output_text");
+    format!(
+        "event: response.{kind}.delta\ndata: {{\"type\":\"response.{kind}.delta\",\"{at}\":0,\
+         \"delta\":\"{text}\",\"item_id\":\"i\"{rest},\"output_index\":{output},\
+         \"sequence_number\":{count}}}\n\n"
+    )
+}
+
+/// With the number before the text.
+fn responses_ahead(text: &str, count: usize, rest: &str) -> String {
+    format!(
+        "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\
+         \"sequence_number\":{count},\"output_index\":1,\"content_index\":0,\"delta\":\"{text}\"{rest}}}\n\n"
+    )
+}
+
 const ANTHROPIC: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":\
     {\"id\":\"m\",\"model\":\"x\",\"usage\":{\"input_tokens\":3}}}\n\nevent: content_block_start\n\
     data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\
@@ -86,6 +104,21 @@ fn what_differs_in_its_text_alone_is_recognised_by_the_frame_before() {
             input.push_str(&anthropic(index, &delta, &" ".repeat(at)));
         }
         assert_eq!(both(Dialect::Anthropic, input.as_bytes(), &[]), 4, "{input}");
+    }
+    // Their events are numbered, on either side of the text, and one digit may become two.
+    for behind in ["", ",\"logprobs\":[],\"obfuscation\":\"PAD\""] {
+        let behind = |at: usize| behind.replace("PAD", &"q8".repeat(at));
+        let all = || texts.iter().enumerate().map(|(at, text)| (at, *text, behind(at)));
+        for kind in ["output_text", "reasoning_summary_text", "reasoning_text"] {
+            let frame =
+                |(at, text, behind): (usize, &str, String)| responses(kind, text, at + 7, &behind);
+            let input: String = all().map(frame).collect();
+            assert_eq!(both(Dialect::Responses, input.as_bytes(), &[]), 4, "{input}");
+        }
+        let frame =
+            |(at, text, behind): (usize, &str, String)| responses_ahead(text, at + 7, &behind);
+        let input: String = all().map(frame).collect();
+        assert_eq!(both(Dialect::Responses, input.as_bytes(), &[]), 4, "{input}");
     }
 }
 
@@ -115,6 +148,20 @@ fn what_differs_in_anything_else_is_read() {
         let input = format!("{}{}{odd}{}", usual(), usual(), usual());
         assert!(both(Dialect::OpenAi, input.as_bytes(), &[]) <= 1, "{odd}");
     }
+    // A number that is none; a count of something else.
+    let text = |count: &str| responses("output_text", "a", count, "");
+    for odd in ["01", "-1", "1.5", "1e3", "\"3\"", "null", ""] {
+        for usual in ["2", odd] {
+            let input = format!("{}{}{}", text(usual), text(odd), text("4"));
+            both(Dialect::Responses, input.as_bytes(), &[]);
+        }
+        let input = format!("{}{}{}", text(odd), text("4"), text("5"));
+        both(Dialect::Responses, input.as_bytes(), &[]);
+    }
+    let other =
+        |index: u32| text("3").replace("\"output_index\":1", &format!("\"output_index\":{index}"));
+    let input = format!("{}{}{}", text("2"), other(2), other(3));
+    assert_eq!(both(Dialect::Responses, input.as_bytes(), &[]), 0);
     // The same frame does not mean the same once its block has ended.
     let text = anthropic(0, "\"type\":\"text_delta\",\"text\":\"a\"", "");
     let stop = "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n";
@@ -166,6 +213,33 @@ fn frame(dialect: Dialect) -> BoxedStrategy<String> {
         let all: Vec<String> = all.iter().map(|&text| text.to_owned()).collect();
         prop::sample::select(all)
     };
+    if dialect == Dialect::Responses {
+        let kinds = prop::sample::select(vec![
+            "output_text",
+            "output_text",
+            "reasoning_summary_text",
+            "reasoning_text",
+            "refusal",
+            "function_call_arguments",
+        ]);
+        return prop_oneof![
+            8 => (kinds, text(), behind.clone(), 8..12_usize).prop_map(|(kind, text, behind, count)| {
+                responses(kind, &text, count, &behind)
+            }),
+            3 => (text(), behind, 8..12_usize).prop_map(|(text, behind, count)| {
+                responses_ahead(&text, count, &behind)
+            }),
+            1 => odd(&[
+                ": ping\n\n",
+                "data: {\"type\":\"response.output_item.added\",\"output_index\":1,\"item\":\
+                 {\"type\":\"function_call\",\"call_id\":\"t\",\"name\":\"f\"}}\n\n",
+                "data: {\"type\":\"response.output_item.done\",\"output_index\":1,\"item\":\
+                 {\"type\":\"message\",\"content\":[]}}\n\n",
+                "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\"}}\n\n",
+            ]),
+        ]
+        .boxed();
+    }
     if dialect == Dialect::OpenAi {
         let names = prop::sample::select(vec!["content", "content", "reasoning", "refusal"]);
         prop_oneof![
@@ -208,7 +282,8 @@ fn frame(dialect: Dialect) -> BoxedStrategy<String> {
 }
 
 fn stream() -> impl Strategy<Value = (Dialect, Vec<u8>)> {
-    prop::sample::select(vec![Dialect::OpenAi, Dialect::Anthropic]).prop_flat_map(|dialect| {
+    let all = vec![Dialect::OpenAi, Dialect::Anthropic, Dialect::Responses];
+    prop::sample::select(all).prop_flat_map(|dialect| {
         let alike = (frame(dialect), 1..4_usize).prop_map(|(frame, times)| frame.repeat(times));
         proptest::collection::vec(alike, 0..10).prop_map(move |frames| {
             let head = if dialect == Dialect::Anthropic { ANTHROPIC } else { "" };
