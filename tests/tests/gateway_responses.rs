@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use steadfast::sim::{
-    Answer, Dialect, ErrorKind, Fault, FaultPlan, RawResponse, SimProviderBuilder,
+    Answer, Dialect, ErrorKind, Fault, FaultPlan, RawResponse, SimCompaction, SimProviderBuilder,
 };
 use steadfast_tests::gateway::{
     DIALECTS, Rig,
@@ -410,12 +410,14 @@ async fn a_conversation_is_compacted_into_an_item_that_every_provider_can_read()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compaction_that_is_asked_for_in_a_request_is_its_only_item() {
-    for (dialect, stream) in DIALECTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
-        if dialect == Dialect::Responses {
-            continue;
-        }
-        let rig =
-            Rig::builder().provider_with(recording(dialect).build(), &any(dialect)).start().await;
+    use SimCompaction::{Ignored, Made, Refused};
+    let servers = [(Dialect::Responses, Refused, 2), (Dialect::Responses, Ignored, 2)];
+    let others = DIALECTS.map(|dialect| (dialect, Made, 1));
+    let all = others.into_iter().chain(servers).flat_map(|it| [(it, false), (it, true)]);
+    for ((dialect, compacts, calls), stream) in all {
+        let only = recording(dialect).with_compaction(compacts).build();
+        let rig = Rig::builder().provider_with(only, &any(dialect)).start().await;
+        let by_provider = dialect == Dialect::Responses && compacts == Made;
         let mut input = turns();
         input.as_array_mut().unwrap().push(json!({"type": "compaction_trigger"}));
         let reply = send(&rig, &json!({"model": MODEL, "input": input, "stream": stream})).await;
@@ -423,11 +425,16 @@ async fn a_compaction_that_is_asked_for_in_a_request_is_its_only_item() {
         let made = response(&reply, stream);
         let output = made["output"].as_array().unwrap();
         assert_eq!((output.len(), &output[0]["type"]), (1, &json!("compaction")), "{made}");
-        assert_eq!(rig.asked(), 1);
+        assert_eq!(rig.asked(), calls, "{dialect} {compacts:?}");
         let body =
             json!({"model": MODEL, "input": [output[0], {"role": "user", "content": "go on"}]});
-        let next = response(&send(&rig, &body).await, false);
-        assert_eq!(text(&next), "[false, false, true]", "{dialect} {stream}");
+        let reply = send(&rig, &body).await;
+        // What the provider has made goes up as it came, and is open there alone.
+        let sent: Value = serde_json::from_slice(&rig.last().body).unwrap();
+        assert_eq!(sent["input"][0] == output[0], by_provider, "{dialect} {compacts:?}: {sent}");
+        let next = response(&reply, false);
+        let knows = if by_provider { "[false, false, false]" } else { "[false, false, true]" };
+        assert_eq!(text(&next), knows, "{dialect} {stream}");
     }
 }
 

@@ -9,6 +9,7 @@ mod install;
 mod judge;
 mod report;
 mod run;
+mod setting;
 mod socket;
 mod tap;
 mod task;
@@ -27,6 +28,7 @@ use std::{
 use judge::Healthy;
 use report::Outcome;
 use run::Harness;
+use setting::Setting;
 use task::Column;
 
 use crate::{program, workspace};
@@ -51,8 +53,8 @@ struct Agent {
     others: &'static [Other],
     /// Whether it edits by tools; otherwise by blocks in the model's text, and it makes no calls.
     tools: bool,
-    /// Whether it can also ask over a WebSocket: with the line of its script that is a comment otherwise.
-    socket: bool,
+    /// Whether its script has settings as comments: for a WebSocket, compaction and a list of models.
+    settings: bool,
 }
 
 const AGENTS: [Agent; 7] = [
@@ -65,7 +67,7 @@ const AGENTS: [Agent; 7] = [
             models: r#"{ "claude-opus-5-5" = "gpt-5.4", "claude-haiku-4-5-20251001" = "gpt-5-mini" }"#,
         }],
         tools: true,
-        socket: false,
+        settings: false,
     },
     Agent {
         name: "codex",
@@ -77,7 +79,7 @@ const AGENTS: [Agent; 7] = [
             Other { dialect: "gemini", models: r#"{ "gpt-5.4" = "gemini-3.1-pro-preview" }"# },
         ],
         tools: true,
-        socket: true,
+        settings: true,
     },
     Agent {
         name: "gemini",
@@ -88,7 +90,7 @@ const AGENTS: [Agent; 7] = [
             models: r#"{ "gemini-3.8-flash" = "claude-sonnet-4-6", "gemini-3.5-flash-lite" = "claude-haiku-4-5", "gemini-3-flash-preview" = "claude-haiku-4-5" }"#,
         }],
         tools: true,
-        socket: false,
+        settings: false,
     },
     Agent {
         name: "opencode",
@@ -99,7 +101,7 @@ const AGENTS: [Agent; 7] = [
             models: r#"{ "claude-sonnet-4-6" = "gemini-3.1-pro-preview", "claude-haiku-4-5-20251001" = "gemini-2.5-flash" }"#,
         }],
         tools: true,
-        socket: false,
+        settings: false,
     },
     Agent {
         name: "pi",
@@ -107,7 +109,7 @@ const AGENTS: [Agent; 7] = [
         dialect: "anthropic",
         others: &[Other { dialect: "openai", models: r#"{ "claude-sonnet-4-6" = "gpt-5.4" }"# }],
         tools: true,
-        socket: false,
+        settings: false,
     },
     Agent {
         name: "qwen",
@@ -115,7 +117,7 @@ const AGENTS: [Agent; 7] = [
         dialect: "openai",
         others: &[Other { dialect: "anthropic", models: r#"{ "gpt-4.1" = "claude-sonnet-4-6" }"# }],
         tools: true,
-        socket: false,
+        settings: false,
     },
     Agent {
         name: "aider",
@@ -126,7 +128,7 @@ const AGENTS: [Agent; 7] = [
             models: r#"{ "gpt-4.1" = "gemini-3.1-pro-preview", "gpt-4.1-mini" = "gemini-2.5-flash" }"#,
         }],
         tools: false,
-        socket: false,
+        settings: false,
     },
 ];
 
@@ -176,6 +178,11 @@ impl Cell {
         Self { column, ..self.direct() }
     }
 
+    /// What of its agent's script is set.
+    fn settings(&self) -> impl Iterator<Item = Setting> {
+        self.socket.then_some(Setting::Socket).into_iter().chain(self.column.setting)
+    }
+
     /// The same without the gateway. That is never over a WebSocket, which the simulated providers do not have.
     fn direct(&self) -> Self {
         Self { way: Way::Direct, socket: false, ..*self }
@@ -184,11 +191,13 @@ impl Cell {
     /// The runs of an agent: each column each way, and over a WebSocket through the gateway in its own dialect and
     /// translated to the first other.
     fn all(agent: Agent) -> impl Iterator<Item = Self> {
-        let columns = task::COLUMNS.into_iter().filter(move |column| agent.tools || !column.calls);
+        let columns = task::COLUMNS.into_iter().filter(move |column| {
+            (agent.tools || !column.calls) && (agent.settings || column.setting.is_none())
+        });
         columns.flat_map(move |column| {
             let translated = agent.others.iter().map(|other| Way::Translated(*other));
             let ways = [Way::Direct, Way::Gateway].into_iter().chain(translated);
-            let over_socket = ways.clone().skip(1).take(if agent.socket { 2 } else { 0 });
+            let over_socket = ways.clone().skip(1).take(if agent.settings { 2 } else { 0 });
             let ways = ways.map(|way| (way, false)).chain(over_socket.map(|way| (way, true)));
             ways.map(move |(way, socket)| Self { agent, column, way, socket })
         })
@@ -299,8 +308,13 @@ mod tests {
             let block = report::block(root, &agent).unwrap();
             assert!(block.contains("http://127.0.0.1:8080"), "{block}");
             assert!(agent.others.iter().all(|other| other.dialect != agent.dialect));
-            let script = |socket| run::script(root, &agent, socket, "", "").unwrap();
-            assert_eq!(script(true) != script(false), agent.socket, "{}", agent.name);
+            let script =
+                |settings: &[Setting]| run::script(root, &agent, settings, "", "").unwrap();
+            for setting in [Setting::Socket, Setting::Summary, Setting::Compaction, Setting::Models]
+            {
+                let set = script(&[setting]) != script(&[]);
+                assert_eq!(set, agent.settings, "{} {setting:?}", agent.name);
+            }
         }
     }
 

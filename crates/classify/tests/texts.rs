@@ -317,6 +317,48 @@ fn an_error_at_the_end_of_a_stream_is_read_without_its_event() {
     }
 }
 
+/// All that OpenAI's SDKs know (`ResponseError.code`), and what Codex's backend has besides.
+#[test]
+fn codes_of_a_response_that_failed_are_read() {
+    for (code, reason, retry) in [
+        ("server_error", "server_error", true),
+        ("rate_limit_exceeded", "rate_limit", true),
+        ("invalid_prompt", "content_filter", false),
+        ("data_residency_mismatch", "unsupported", false),
+        ("bio_policy", "content_filter", false),
+        ("cyber_policy", "content_filter", false),
+        ("misalignment_policy_violation", "content_filter", false),
+        ("vector_store_timeout", "timeout", true),
+        ("invalid_image", "format", false),
+        ("invalid_image_format", "format", false),
+        ("invalid_base64_image", "format", false),
+        ("invalid_image_url", "format", false),
+        ("image_too_large", "payload_too_large", false),
+        ("image_too_small", "format", false),
+        ("image_parse_error", "format", false),
+        ("image_content_policy_violation", "content_filter", false),
+        ("invalid_image_mode", "format", false),
+        ("image_file_too_large", "payload_too_large", false),
+        ("unsupported_image_media_type", "unsupported", false),
+        ("empty_image_file", "format", false),
+        ("failed_to_download_image", "format", true),
+        ("image_file_not_found", "format", false),
+        ("context_length_exceeded", "context_overflow", false),
+        ("insufficient_quota", "billing", false),
+        ("usage_not_included", "billing", false),
+        ("server_is_overloaded", "overloaded", true),
+        ("slow_down", "overloaded", true),
+    ] {
+        let error = format!(r#"{{"code":"{code}","message":"no"}}"#);
+        assert_verdict(Some(200), &format!(r#"{{"error":{error}}}"#), reason, retry);
+        let event = format!(
+            "event: response.failed\ndata: {{\"type\":\"response.failed\",\"response\":{{\"status\":\
+             \"failed\",\"error\":{error}}},\"sequence_number\":9}}\n\n"
+        );
+        assert_verdict(Some(200), &event, reason, retry);
+    }
+}
+
 #[test]
 fn socket_errors_of_windows_go_by_number() {
     for (number, name, reason) in [

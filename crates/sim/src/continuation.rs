@@ -310,6 +310,9 @@ fn conversation(request: &SimRequest, without_last: bool) -> Option<u64> {
                 contents.push((key, message[key].to_string().into()));
             }
         }
+        if message["type"] == "compaction" {
+            contents.push(("compaction", message["encrypted_content"].to_string().into()));
+        }
     }
     if without_last {
         contents.pop().filter(|_| last_is_text)?;

@@ -78,10 +78,19 @@ impl Signer {
 
     /// What such data is bound to; `None` where it is not this provider's.
     pub(crate) fn enclosed(&self, data: &str) -> Option<Binding> {
-        let bytes = STANDARD.decode(data).ok()?;
-        let (mac, bound) = bytes.split_at_checked(32)?;
-        let own = digest(&[&self.key, b"redacted", bound]) == mac;
-        Binding::read(bound.get(..32)?).filter(|_| own)
+        Binding::read(self.own(data)?.get(..32)?)
+    }
+
+    /// The secret in such data; `None` where it is not this provider's.
+    pub(crate) fn opened(&self, data: &str) -> Option<String> {
+        String::from_utf8(self.own(data)?.split_off(32)).ok()
+    }
+
+    /// What such data has behind its authentication; at least a binding.
+    fn own(&self, data: &str) -> Option<Vec<u8>> {
+        let mut bytes = STANDARD.decode(data).ok().filter(|bytes| bytes.len() >= 64)?;
+        let bound = bytes.split_off(32);
+        (digest(&[&self.key, b"redacted", &bound])[..] == bytes[..]).then_some(bound)
     }
 }
 

@@ -112,7 +112,9 @@ pub use models::{Model, Prefill, ToolsBeside, default_models};
 pub use plan::{FaultPlan, PlanError, PlanRule};
 #[cfg(feature = "clouds")]
 pub use platform::{AwsSigner, SimAzure, SimBedrock, SimPlatform, SimVertex};
-pub use provider::{Latency, LineEnd, ResponseFuture, SimProvider, SimProviderBuilder};
+pub use provider::{
+    Latency, LineEnd, ResponseFuture, SimCompaction, SimProvider, SimProviderBuilder,
+};
 pub use request::SimRequest;
 pub use server::SimServer;
 pub use summary::{Summaries, SummaryReply};

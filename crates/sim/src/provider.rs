@@ -32,7 +32,7 @@ use crate::models::{Model, default_models};
 use crate::plan::{FaultPlan, RequestContext};
 use crate::request::{SimRequest, has_text};
 use crate::summary::Summaries;
-use crate::task::Task;
+use crate::task::{self, Task};
 
 type Responder = dyn Fn(&SimRequest) -> Option<Answer> + Send + Sync;
 
@@ -82,6 +82,7 @@ pub(crate) struct Inner {
     pub(crate) refuse_unknown: bool,
     pub(crate) signatures: bool,
     pub(crate) bound_thinking: bool,
+    pub(crate) compacts: SimCompaction,
     pub(crate) crlf: bool,
     pub(crate) memory: Memory,
     pub(crate) output_limit: Option<u64>,
@@ -142,6 +143,7 @@ impl SimProvider {
             refuse_unknown: false,
             signatures: false,
             bound_thinking: true,
+            compacts: SimCompaction::Made,
             line_end: LineEnd::Crlf,
             plan: FaultPlan::none(),
             script: VecDeque::new(),
@@ -313,7 +315,9 @@ impl Inner {
         if let Some(whole) = answers.find(request, limit) {
             return AnswerSource::Remembered(whole);
         }
-        if let Some(whole) = answers.unreceived(request) {
+        // A summary behind the first question would look like one.
+        let is_summarised = state.task.is_some() && task::has_summary(request);
+        if let Some(whole) = answers.unreceived(request).filter(|_| !is_summarised) {
             return AnswerSource::Unreceived(whole);
         }
         let summary = state
@@ -359,6 +363,19 @@ impl fmt::Debug for Inner {
     }
 }
 
+/// What a provider does with a request that ends with a `compaction_trigger` (OpenAI responses).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SimCompaction {
+    /// Answers with one compaction, which it alone can open: OpenAI.
+    #[default]
+    Made,
+    /// Refuses it as an item that it does not know: other servers with the same endpoint.
+    Refused,
+    /// Answers as if it were not there: proxies that leave out what they do not know.
+    Ignored,
+}
+
 /// Sets up a [`SimProvider`].
 #[must_use = "a builder does nothing until it is built"]
 pub struct SimProviderBuilder {
@@ -375,6 +392,7 @@ pub struct SimProviderBuilder {
     refuse_unknown: bool,
     signatures: bool,
     bound_thinking: bool,
+    compacts: SimCompaction,
     line_end: LineEnd,
     plan: FaultPlan,
     script: VecDeque<Answer>,
@@ -472,6 +490,12 @@ impl SimProviderBuilder {
         self
     }
 
+    /// What it does with a request that ends with a `compaction_trigger` (OpenAI responses).
+    pub fn with_compaction(mut self, compacts: SimCompaction) -> Self {
+        self.compacts = compacts;
+        self
+    }
+
     /// The line end of Gemini's events.
     pub fn with_line_end(mut self, line_end: LineEnd) -> Self {
         self.line_end = line_end;
@@ -542,6 +566,7 @@ impl SimProviderBuilder {
             refuse_unknown: self.refuse_unknown,
             signatures: self.signatures,
             bound_thinking: self.bound_thinking,
+            compacts: self.compacts,
             crlf: self.line_end == LineEnd::Crlf,
             memory: Memory::default(),
             responder: self.responder,

@@ -24,6 +24,10 @@ pub struct SimRequest {
     pub after_tool_results: bool,
     /// How many results of tools the conversation has.
     pub tool_results: usize,
+    /// Whether it asks for a compaction of the conversation (OpenAI responses).
+    pub asks_for_compaction: bool,
+    /// The texts of earlier compactions that it has, opened; empty if there are none.
+    pub compacted: String,
     /// The beginning of the answer that it prescribes (prefill); empty if none.
     pub prefill: String,
     /// The text of an answer that it may ask to continue: its prefill, or the model's turn right
@@ -46,11 +50,16 @@ pub struct SimRequest {
 
 /// Whether the system prompt or a message of `body` contains `text`, in any dialect.
 pub(crate) fn has_text(body: &Value, text: &str) -> bool {
-    fn stands_in(value: &Value, text: &str) -> bool {
+    any_text(body, &mut |found| found.contains(text))
+}
+
+/// Whether `is` holds for a text in the system prompt or a message of `body`, in any dialect.
+pub(crate) fn any_text(body: &Value, is: &mut dyn FnMut(&str) -> bool) -> bool {
+    fn any_in(value: &Value, is: &mut dyn FnMut(&str) -> bool) -> bool {
         match value {
-            Value::String(found) => found.contains(text),
-            Value::Array(list) => list.iter().any(|value| stands_in(value, text)),
-            Value::Object(fields) => fields.values().any(|value| stands_in(value, text)),
+            Value::String(found) => is(found),
+            Value::Array(list) => list.iter().any(|value| any_in(value, is)),
+            Value::Object(fields) => fields.values().any(|value| any_in(value, is)),
             _ => false,
         }
     }
@@ -66,5 +75,5 @@ pub(crate) fn has_text(body: &Value, text: &str) -> bool {
     ]
     .iter()
     .filter_map(|key| body.get(key))
-    .any(|part| stands_in(part, text))
+    .any(|part| any_in(part, is))
 }

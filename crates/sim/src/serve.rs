@@ -307,6 +307,7 @@ impl RequestInFlight<'_> {
                 refuse_unknown: provider.refuse_unknown,
                 signatures: self.model.signatures || (provider.signatures && self.model.thinking),
                 bound_thinking: provider.bound_thinking,
+                compacts: provider.compacts,
                 counting,
                 memory: &provider.memory,
             },
@@ -329,6 +330,8 @@ impl RequestInFlight<'_> {
             last_user: String::new(),
             after_tool_results: false,
             tool_results: 0,
+            asks_for_compaction: false,
+            compacted: String::new(),
             prefill: String::new(),
             partial_answer: String::new(),
             tools: Vec::new(),
@@ -340,6 +343,10 @@ impl RequestInFlight<'_> {
         };
         request.tool_results = dialect::tool_results(dialect, &request.body);
         dialect::read(dialect, &mut request);
+        if dialect == Dialect::Responses {
+            request.compacted = dialect::compacted(&request.body, &provider.signer);
+            request.asks_for_compaction &= provider.compacts == crate::SimCompaction::Made;
+        }
         Ok(Reply::Answer(Box::new(request)))
     }
 

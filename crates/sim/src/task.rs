@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 use crate::continuation::ContinuationMode;
-use crate::request::{SimRequest, has_text};
+use crate::request::{SimRequest, any_text, has_text};
 
 /// A task: what the model does, a step a turn.
 ///
 /// Which step is next is read from the request alone: as many as it has results of tools. So a request
 /// that is repeated gets the same step again, and another provider that is given the same task takes
-/// over where the first one was.
+/// over where the first one was. A request that asks for a summary gets one that says how many steps are
+/// done, and those that have it instead of the results go on from there.
 ///
 /// A request is of the task if it [contains](Self::contains) its text and either declares tools or
 /// describes `SEARCH/REPLACE` blocks, by which an agent without tools edits files: that one gets all
@@ -55,6 +56,10 @@ pub struct Task {
     pub root: String,
     /// A request is of the task if its system prompt or a message contains this text.
     pub contains: String,
+    /// Texts of which a request has one that asks for a summary of the conversation. One that ends with OpenAI's
+    /// `compaction_trigger` asks for one without.
+    #[serde(default)]
+    pub summarised_by: Vec<String>,
     /// The steps, in order. After the last one it is repeated.
     pub steps: Vec<TaskStep>,
 }
@@ -102,10 +107,18 @@ pub enum TaskCall {
     },
 }
 
+/// What stands in a summary before the number of steps that are done.
+const DONE: &str = "Steps done: ";
+
 /// A task that can not be read: where it is wrong, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskError {
     message: String,
+}
+
+/// Whether `request` has a summary that a task has written.
+pub(crate) fn has_summary(request: &SimRequest) -> bool {
+    request.compacted.contains(DONE) || has_text(&request.body, DONE)
 }
 
 impl Task {
@@ -150,7 +163,10 @@ impl Task {
         if !has_text(&request.body, &self.contains) {
             return None;
         }
-        let answer = if !request.tools.is_empty() {
+        let asks = |text: &String| has_text(&request.body, text);
+        let answer = if request.asks_for_compaction || self.summarised_by.iter().any(asks) {
+            Answer::text(format!("{DONE}{}. The task: {}", self.done(request), self.contains))
+        } else if !request.tools.is_empty() {
             self.turn(request)
         } else if has_text(&request.body, "SEARCH/REPLACE") {
             self.blocks()
@@ -161,7 +177,7 @@ impl Task {
     }
 
     fn turn(&self, request: &SimRequest) -> Answer {
-        let Some(step) = self.steps.get(request.tool_results).or(self.steps.last()) else {
+        let Some(step) = self.steps.get(self.done(request)).or(self.steps.last()) else {
             return Answer::default();
         };
         let mut answer = Answer::default();
@@ -175,6 +191,24 @@ impl Task {
                 None => answer.then_text(format!("There is no tool to {}.", call.verb())),
             },
         }
+    }
+
+    /// How many steps are done: by the last summary and the results of tools since, or, where a conversation is
+    /// shown as text, by what the model says at each step.
+    fn done(&self, request: &SimRequest) -> usize {
+        let summarised = |text: &str| {
+            let after = text.rsplit_once(DONE).map_or("", |(_, after)| after);
+            after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        let mut done = summarised(&request.compacted).unwrap_or(0);
+        let mut shown = 0;
+        any_text(&request.body, &mut |text| {
+            done = done.max(summarised(text).unwrap_or(0));
+            let uttered = |step: &TaskStep| !step.text.is_empty() && text.contains(&step.text);
+            shown = shown.max(self.steps.iter().rposition(uttered).map_or(0, |at| at + 1));
+            false
+        });
+        if request.tools.is_empty() { done.max(shown) } else { done + request.tool_results }
     }
 
     /// All edits at once, as text.

@@ -6,7 +6,9 @@ mod common;
 
 use common::conversation::{ReceivedAnswer, answer_to, chat, send_body};
 use serde_json::{Value, json};
-use steadfast_sim::{Dialect, ErrorKind, Fault, FaultPlan, PlanRule, SimProvider, Task};
+use steadfast_sim::{
+    Dialect, ErrorKind, Fault, FaultPlan, PlanRule, SimCompaction, SimProvider, Task,
+};
 
 const TASK: &str = r#"
 root = "/w"
@@ -231,4 +233,78 @@ fn what_can_not_be_read_is_refused_with_the_reason() {
     assert!(error.contains("unknown variant `open`") && error.contains("line 7"), "{error}");
     let error = Task::from_json(r#"{"root": "/", "contains": "x", "steps": []}"#).unwrap_err();
     assert_eq!(error.to_string(), "task: there are no steps; give at least one with a text");
+}
+
+/// `body`, which ends with a turn of the user, with one more text in it.
+fn and_then(dialect: Dialect, mut body: Value, text: &str) -> Value {
+    if dialect == Dialect::Gemini {
+        let turn = body["contents"].as_array_mut().unwrap().last_mut().unwrap();
+        turn["parts"].as_array_mut().unwrap().push(json!({"text": text}));
+        return body;
+    }
+    let key = if dialect == Dialect::Responses { "input" } else { "messages" };
+    body[key].as_array_mut().unwrap().push(json!({"role": "user", "content": text}));
+    body
+}
+
+#[tokio::test]
+async fn a_summary_stands_for_the_results_before_it() {
+    let text = TASK.replacen("[[steps]]", "summarised_by = [\"Sum it up\"]\n\n[[steps]]", 1);
+    for dialect in Dialect::ALL {
+        let task = Task::from_toml(&text).unwrap();
+        let provider = SimProvider::builder(dialect).with_task(task).build();
+        // Results may count for less than what a summary says, and once more behind it.
+        step(&provider, 0, false).await;
+        let asked = and_then(dialect, turn(dialect, 1, false), "Sum it up.");
+        let summary = answer_to(&provider, &asked, false).await.text;
+        assert!(summary.starts_with("Steps done: 1."), "{dialect}: {summary}");
+        let goes_on = and_then(dialect, turn(dialect, 0, false), &summary);
+        let next = answer_to(&provider, &goes_on, false).await;
+        assert_eq!((&*next.text, next.arguments.len()), ("", 1), "{dialect}");
+        let next =
+            answer_to(&provider, &and_then(dialect, turn(dialect, 1, false), &summary), false)
+                .await;
+        assert_eq!(next.text, "It is up to date.", "{dialect}");
+        // As a text, without tools: a client that has it summarised apart.
+        let shown = format!("Bring the log up to date. Sum it up: First, what is there. {summary}");
+        let apart =
+            answer_to(&provider, &chat(dialect, &[("user", &shown)], None, false), false).await;
+        assert!(apart.text.starts_with("Steps done: 1."), "{dialect}: {}", apart.text);
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_is_one_item_that_its_provider_alone_opens() {
+    let provider = provider(Dialect::Responses);
+    let other = SimProvider::builder(Dialect::Responses).with_name("other").build();
+    for stream in [false, true] {
+        let mut asked = turn(Dialect::Responses, 1, stream);
+        asked["input"].as_array_mut().unwrap().push(json!({"type": "compaction_trigger"}));
+        let read = send_body(&provider, &asked, stream).await;
+        let text = read.text();
+        let whole = if stream { text.rsplit_once("data: ").unwrap().1 } else { &text };
+        let mut whole: Value = serde_json::from_str(whole.trim()).unwrap();
+        if stream {
+            whole = whole["response"].take();
+        }
+        let [item] = &whole["output"].as_array().unwrap()[..] else { panic!("{whole}") };
+        assert_eq!(item["type"], "compaction");
+        let mut next = turn(Dialect::Responses, 0, false);
+        next["input"].as_array_mut().unwrap().push(item.clone());
+        assert_eq!(answer_to(&provider, &next, false).await.arguments.len(), 1, "the second step");
+        let refused = send_body(&other, &next, false).await.text();
+        assert!(refused.contains("invalid_encrypted_content"), "{refused}");
+        // Anywhere else it is none.
+        asked["input"].as_array_mut().unwrap().push(json!({"role": "user", "content": "hi"}));
+        let refused = send_body(&provider, &asked, false).await.text();
+        assert!(refused.contains("must be the last"), "{refused}");
+    }
+    for (compacts, says) in
+        [(SimCompaction::Refused, "invalid_value"), (SimCompaction::Ignored, "output_text")]
+    {
+        let provider = SimProvider::builder(Dialect::Responses).with_compaction(compacts).build();
+        let asked = json!({"model": "gpt-4o", "input": [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]});
+        let answer = send_body(&provider, &asked, false).await.text();
+        assert!(answer.contains(says), "{compacts:?}: {answer}");
+    }
 }

@@ -96,11 +96,35 @@ async fn providers_lists_are_merged_in_each_shape() {
     assert_eq!((ids(&first["models"], "name").len(), &first["nextPageToken"]), (1, &json!(all[0])));
     let rest = asked("/v1beta/models?pageSize=50&pageToken=claude-x-1", &[]).await;
     assert_eq!((ids(&rest["models"], "name").len(), &rest["nextPageToken"]), (2, &Value::Null));
-    let codex = asked("/v1/models?client_version=0.169.0", &[]).await;
-    assert_eq!(ids(&codex["models"], "slug"), all);
     assert_eq!(asked("/v1/models/gpt-x", &[]).await["id"], "gpt-x");
     // The provider without a list may have it.
     assert_eq!(asked("/v1/models/whatever", &[]).await["id"], "whatever");
+}
+
+/// What Codex has to know of each: its window is that of the provider which is asked for it.
+#[tokio::test]
+async fn codex_has_a_list_of_its_own() {
+    let list =
+        lists("/v1/models", json!({"data": [{"id": "gpt-x"}, {"id": "text-embed-9"}]})).await;
+    let providers = [("openai", format!("{list}/v1"))];
+    let more = "[aliases]\nfast = 'gpt-5-mini'\n";
+    let (status, body) = answer(more, &providers, "/v1/models?client_version=0.171.0", &[]).await;
+    assert_eq!(status, 200, "{body}");
+    let models = body["models"].as_array().unwrap();
+    let names: Vec<_> = models.iter().map(|model| model["slug"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fast", "gpt-5-mini", "gpt-x"], "what only embeds is none for it");
+    let [fast, _, unknown] = &models[..] else { unreachable!() };
+    assert_eq!(fast["description"], "gpt-5-mini of p0");
+    assert_eq!(
+        (&fast["context_window"], &unknown["context_window"]),
+        (&json!(272_000), &json!(null))
+    );
+    let efforts: Vec<_> = fast["supported_reasoning_levels"].as_array().unwrap().iter().collect();
+    assert!(efforts.iter().any(|level| level["effort"] == "minimal"), "{efforts:?}");
+    assert_eq!(unknown["supported_reasoning_levels"], json!([]));
+    for model in models {
+        assert!(model["base_instructions"].as_str().unwrap().starts_with("You are a coding agent"));
+    }
 }
 
 /// A list without a model would say that there is none.

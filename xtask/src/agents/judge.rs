@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::tap::Exchange;
+use super::{setting::Setting, tap::Exchange};
 
 /// How an agent does the task when nothing is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub(super) struct Facts {
     pub(super) exchanges: Vec<Exchange>,
     /// Whether it was to ask over a WebSocket.
     pub(super) socket: bool,
+    /// What of its script was set for its column.
+    pub(super) setting: Option<Setting>,
+    /// On how many connections a conversation was compacted.
+    pub(super) compactions: usize,
     /// How many of its faults have not come, as far as that is known.
     pub(super) missing: usize,
     /// What is not as it should be in the repository.
@@ -71,7 +75,7 @@ impl fmt::Display for Verdict {
 }
 
 /// What agents write when a call fails, in lower case.
-const SIGNS: [&str; 13] = [
+const SIGNS: [&str; 10] = [
     "retry",
     "retried",
     "error",
@@ -82,10 +86,10 @@ const SIGNS: [&str; 13] = [
     "interrupt",
     "terminated",
     "timed out",
-    "429",
-    "503",
-    "529",
 ];
+
+/// The same as a word by itself: an id may have it, too.
+const STATUSES: [&str; 3] = ["429", "503", "529"];
 
 impl Facts {
     /// How many answers it asked for.
@@ -134,8 +138,16 @@ impl Facts {
         if self.socket && self.exchanges.iter().any(by_request) {
             return Verdict::Noticed("it asked by a request, not over the socket".to_owned());
         }
-        if asked > expected {
+        let compacts = self.setting.is_some_and(Setting::compacts);
+        if compacts && self.compactions == 0 {
+            return Verdict::Failed("the conversation was never compacted".to_owned());
+        }
+        // Providers count tokens differently, so that it is compacted at different steps.
+        if asked > expected && !compacts {
             return Verdict::Noticed(format!("it asked {asked} times instead of {expected}"));
+        }
+        if self.setting == Some(Setting::Models) && !self.knows_models() {
+            return Verdict::Noticed("it does not know the model".to_owned());
         }
         let new = |line: &&str| healthy.is_some_and(|known| !known.lines.contains(line.trim()));
         match self.output.lines().filter(new).find(|line| is_sign(line)) {
@@ -146,6 +158,12 @@ impl Facts {
             }
             None => Verdict::Done,
         }
+    }
+
+    /// Whether it was given a list of models, and found its own in there.
+    fn knows_models(&self) -> bool {
+        let is_list = |one: &Exchange| one.path == "/v1/models" && one.status == Some(200);
+        self.exchanges.iter().any(is_list) && !self.output.contains("metadata")
     }
 
     /// What it asked for beside answers, and how that was answered.
@@ -162,7 +180,8 @@ impl Facts {
 
 fn is_sign(line: &str) -> bool {
     let line = line.to_lowercase();
-    SIGNS.iter().any(|sign| line.contains(sign))
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
+    SIGNS.iter().any(|sign| line.contains(sign)) || words.any(|word| STATUSES.contains(&word))
 }
 
 fn short(line: &str) -> String {
@@ -184,6 +203,8 @@ mod tests {
             output: output.to_owned(),
             exchanges: statuses.iter().map(exchange).collect(),
             socket: false,
+            setting: None,
+            compactions: 0,
             missing: 0,
             undone: undone.map(str::to_owned),
         }
@@ -197,6 +218,8 @@ mod tests {
             (facts(&[200; 6], "Done.", Some(0), None), "retried"),
             (facts(&[200, 529, 200, 200, 200], "Done.", Some(0), None), "retried"),
             (facts(&[200; 5], "Retrying in 3 s\nDone.", Some(0), None), "retried"),
+            (facts(&[200; 5], "HTTP 503.\nDone.", Some(0), None), "retried"),
+            (facts(&[200; 5], "session 01-cc503e06\nDone.", Some(0), None), "yes"),
             (facts(&[200; 5], "Done.", Some(0), Some("a.txt is not there")), "no"),
             (facts(&[200; 5], "Done.", Some(1), None), "no"),
             (facts(&[200; 5], "Done.", None, None), "no"),
@@ -214,6 +237,22 @@ mod tests {
         assert_eq!(over_socket.verdict(Some(&healthy), 5), Verdict::Done);
         over_socket.exchanges.pop();
         assert_eq!(over_socket.verdict(Some(&healthy), 5).word(), "no");
+        let mut compacts = facts(&[200; 6], "Done.", Some(0), None);
+        compacts.setting = Some(Setting::Summary);
+        assert_eq!(compacts.verdict(Some(&healthy), 5).word(), "no");
+        compacts.compactions = 1;
+        assert_eq!(compacts.verdict(Some(&healthy), 5), Verdict::Done);
+        let mut lists = facts(&[200; 5], "Done.", Some(0), None);
+        lists.setting = Some(Setting::Models);
+        assert_eq!(lists.verdict(Some(&healthy), 5).word(), "retried");
+        lists.exchanges.push(Exchange {
+            method: "GET".to_owned(),
+            path: "/v1/models".to_owned(),
+            status: Some(200),
+        });
+        assert_eq!(lists.verdict(Some(&healthy), 5), Verdict::Done);
+        lists.output = "Model metadata for `gpt-5.4` not found.".to_owned();
+        assert_eq!(lists.verdict(Some(&healthy), 5).word(), "retried");
         let nothing_came = Facts { missing: 1, ..facts(&[200; 5], "Done.", Some(0), None) };
         assert_eq!(nothing_came.verdict(Some(&healthy), 5).word(), "no");
         let long = facts(&[200; 105], "Done.", Some(0), None);

@@ -22,8 +22,9 @@ const PAGE: Page = Page {
 
 /// What stands below the table.
 const NOTE: &str = "\
-Codex asks over a WebSocket when the last line of its settings is no comment. The simulated providers have no WebSocket, so
-there is no run of that without the gateway.
+Codex asks over a WebSocket, reads the gateway's models, and compacts early by the lines of its settings that are comments here. The
+simulated providers have no WebSocket and no list of models for Codex, so there is no run of the first without the gateway, and one without
+what is asked of the second.
 ";
 
 /// How one run went.
@@ -173,7 +174,7 @@ fn table(rows: &[Row]) -> String {
 
 /// What a user sets for this agent.
 pub(super) fn block(root: &Path, agent: &Agent) -> Result<String, String> {
-    let text = run::script(root, agent, false, "http://127.0.0.1:8080", "$STEADFAST_KEY")?;
+    let text = run::script(root, agent, &[], "http://127.0.0.1:8080", "$STEADFAST_KEY")?;
     let cut = || {
         let (_, rest) = text.split_once("# paste\n")?;
         Some(rest.split_once("# end\n")?.0.to_owned())

@@ -15,6 +15,7 @@ use super::{
     install::Installed,
     judge::{Facts, Healthy, Verdict},
     report::Outcome,
+    setting::Setting,
     tap::Tap,
     task::{COMMAND, LOG, PROMPT},
 };
@@ -27,8 +28,8 @@ use crate::{
 const TENANT_KEY: &str = "agents-tests-tenant";
 const PROVIDER_KEY: &str = "agents-tests-provider";
 
-/// The setting by which an agent asks over a WebSocket; in its script it is a comment.
-const SOCKET: &str = "supports_websockets = true";
+/// What the answer to a request for a summary or a compaction has, and no other.
+const COMPACTED: [&str; 2] = ["Steps done: ", r#""type":"compaction""#];
 
 /// What every run needs.
 #[derive(Debug)]
@@ -38,17 +39,17 @@ pub(super) struct Harness {
     pub(super) installed: Installed,
 }
 
-/// The script of an agent, with what it is to be given, and for a WebSocket with its line for that.
+/// The script of an agent, with what it is to be given and these settings.
 pub(super) fn script(
     root: &Path,
     agent: &Agent,
-    socket: bool,
+    settings: &[Setting],
     gateway: &str,
     key: &str,
 ) -> Result<String, String> {
     let path = root.join("tests/agents").join(format!("{}.sh", agent.name));
     let text = read(&path)?.replace("{gateway}", gateway).replace("{key}", key);
-    Ok(if socket { text.replace(&format!("# {SOCKET}"), SOCKET) } else { text })
+    Ok(settings.iter().fold(text, |text, setting| setting.set(&text)))
 }
 
 impl Harness {
@@ -109,7 +110,8 @@ impl Harness {
         let upstream = upstream.trim_start_matches("http://");
         let tap = Tap::start(upstream, &folder.join("connections"))?;
 
-        let text = script(self.root, &agent, cell.socket, &tap.base_url(), TENANT_KEY)?;
+        let settings: Vec<Setting> = cell.settings().collect();
+        let text = script(self.root, &agent, &settings, &tap.base_url(), TENANT_KEY)?;
         let script = folder.join("agent.sh");
         write(&script, &text)?;
         let printed = folder.join("output.txt");
@@ -149,6 +151,8 @@ impl Harness {
             output: String::from_utf8_lossy(&output).replace(&folder.display().to_string(), "."),
             exchanges: tap.exchanges()?,
             socket: cell.socket,
+            setting: column.setting,
+            compactions: tap.answers_with(&COMPACTED),
             missing,
             undone: column.undone(&repository),
         })

@@ -1,7 +1,7 @@
 //! What passes between an agent and whom it asks.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
@@ -76,8 +76,7 @@ impl Tap {
 
     /// All exchanges so far, connection by connection.
     pub(super) fn exchanges(&self) -> Result<Vec<Exchange>, String> {
-        let kept =
-            |n: usize, what: &str| std::fs::read(self.folder.join(format!("{n:03}.{what}"))).ok();
+        let kept = |n: usize, what: &str| fs::read(self.folder.join(format!("{n:03}.{what}"))).ok();
         let connections: Result<Vec<_>, String> = (0..)
             .map_while(|n| Some((n, kept(n, "asked")?, kept(n, "answered")?)))
             .map(|(n, asked, answered)| {
@@ -85,6 +84,16 @@ impl Tap {
             })
             .collect();
         Ok(connections?.concat())
+    }
+
+    /// How many connections had an answer with one of `texts`.
+    pub(super) fn answers_with(&self, texts: &[&str]) -> usize {
+        let answered = |n: usize| fs::read(self.folder.join(format!("{n:03}.answered"))).ok();
+        let has = |bytes: &Vec<u8>| {
+            let text = String::from_utf8_lossy(bytes);
+            texts.iter().any(|part| text.contains(part))
+        };
+        (0..).map_while(answered).filter(has).count()
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt::Write as _, fs, path::Path};
 
+use super::setting::Setting;
+
 /// What the user asks for. The simulated model knows its task by this.
 pub(super) const PROMPT: &str = "Bring the keeper's log up to date.";
 
@@ -21,6 +23,13 @@ const WORDS: usize = 5;
 /// How many commands the long session has.
 const LONG: usize = 100;
 
+/// How many one has that is compacted.
+const COMPACTED: usize = 24;
+
+/// What asks for a summary: Codex, and the gateway on behalf of whoever asks it for a compaction.
+const SUMMARISED_BY: [&str; 2] =
+    ["CONTEXT CHECKPOINT COMPACTION", "You keep the record of a conversation"];
+
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Column {
@@ -32,6 +41,10 @@ pub(super) struct Column {
     pub(super) waits: bool,
     /// How many seconds a run may take.
     pub(super) limit_s: u64,
+    /// What of the agent's script is set for it.
+    pub(super) setting: Option<Setting>,
+    /// How many commands it has in place of the task; 0 for the task.
+    commands: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +58,12 @@ enum Fault {
 }
 
 const fn column(name: &'static str, fault: Option<Fault>) -> Column {
-    Column { name, fault, calls: false, waits: false, limit_s: 150 }
+    Column { name, fault, calls: false, waits: false, limit_s: 150, setting: None, commands: 0 }
 }
 
 pub(super) const TASK: Column = column("task", None);
 
-pub(super) const LONG_SESSION: Column =
-    Column { calls: true, limit_s: 300, ..column("100 calls", None) };
-
-pub(super) const COLUMNS: [Column; 8] = [
+pub(super) const COLUMNS: [Column; 11] = [
     TASK,
     column("overloaded", Some(Fault::Overloaded)),
     column("rate limit", Some(Fault::RateLimit)),
@@ -62,8 +72,22 @@ pub(super) const COLUMNS: [Column; 8] = [
     // The longest patience of an agent that was seen is five and a half minutes, the gateway's three.
     Column { waits: true, limit_s: 400, ..column("stall", Some(Fault::Stall)) },
     column("error event", Some(Fault::ErrorEvent)),
-    LONG_SESSION,
+    Column { calls: true, limit_s: 300, commands: LONG, ..column("100 calls", None) },
+    compacted("summary", Setting::Summary),
+    compacted("compaction", Setting::Compaction),
+    Column { calls: true, setting: Some(Setting::Models), ..column("models", None) },
 ];
+
+/// A session that is compacted in its middle.
+const fn compacted(name: &'static str, by: Setting) -> Column {
+    Column {
+        calls: true,
+        limit_s: 200,
+        setting: Some(by),
+        commands: COMPACTED,
+        ..column(name, None)
+    }
+}
 
 impl Column {
     /// Whether nothing fails in it: its run without the gateway is what others are compared with.
@@ -73,22 +97,26 @@ impl Column {
 
     /// How many answers of the model the task takes.
     pub(super) fn answers(&self) -> usize {
-        if *self == LONG_SESSION { LONG + 1 } else { 5 }
+        if self.commands > 0 { self.commands + 1 } else { 5 }
     }
 
     /// The task of the simulated model, as `steadfast sim --task` reads it.
     pub(super) fn task(&self, repository: &Path) -> String {
-        let mut text =
-            format!("root = {:?}\ncontains = {PROMPT:?}\n", repository.display().to_string());
+        let mut text = format!(
+            "root = {:?}\ncontains = {PROMPT:?}\nsummarised_by = {SUMMARISED_BY:?}\n",
+            repository.display().to_string()
+        );
         let mut step = |says: &str, call: String| {
             let _ = write!(text, "\n[[steps]]\ntext = {says:?}\n");
             if !call.is_empty() {
                 let _ = writeln!(text, "call = {{ {call} }}");
             }
         };
-        if *self == LONG_SESSION {
-            for n in 1..=LONG {
-                let command = format!("echo 'hour {n}' >> hours.txt");
+        if self.commands > 0 {
+            // Enough to fill a window, where that is what it is about.
+            let more = if self.setting.is_some() { "; seq 1000 1400" } else { "" };
+            for n in 1..=self.commands {
+                let command = format!("echo 'hour {n}' >> hours.txt{more}");
                 step(&format!("Hour {n}."), format!("run = {{ command = {command:?} }}"));
             }
             step("All of the hours are there.", String::new());
@@ -159,18 +187,18 @@ impl Column {
 
     /// What is not as it should be in the repository afterwards; `None` if the task is done.
     pub(super) fn undone(&self, repository: &Path) -> Option<String> {
-        let hours: String = (1..=LONG).fold(String::new(), |mut text, n| {
+        let hours: String = (1..=self.commands).fold(String::new(), |mut text, n| {
             let _ = writeln!(text, "hour {n}");
             text
         });
         let copy = [LOG_AFTER, INDEX_AFTER].concat();
-        let files: &[(&str, &str)] = match *self == LONG_SESSION {
+        let files: &[(&str, &str)] = match self.commands > 0 {
             true => &[("hours.txt", &hours)],
             false => &[("log.txt", LOG_AFTER), ("index.txt", INDEX_AFTER), ("copy.txt", &copy)],
         };
         files.iter().find_map(|(name, wanted)| match fs::read_to_string(repository.join(name)) {
             Ok(found) if found == **wanted => None,
-            Ok(found) if *self == LONG_SESSION => {
+            Ok(found) if self.commands > 0 => {
                 Some(format!("{name} has {} lines", found.lines().count()))
             }
             Ok(found) => Some(format!("{name} is {found:?}")),

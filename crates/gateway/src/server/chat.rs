@@ -204,10 +204,12 @@ async fn ask(
     }
     let pinned = responses::pinned(&request).cloned();
     let mut service = route.service();
-    if compaction::is_here(setup, &request) {
-        return Ok((Box::pin(compaction::respond(service, request)), addressee, streamed));
-    }
-    let call = service.ready().await?.call(request);
+    let call: AnswerFuture = if compaction::is_asked(&request) {
+        let may = compaction::may_be_made_there(setup, &request);
+        Box::pin(compaction::respond(service, request, may))
+    } else {
+        service.ready().await?.call(request)
+    };
     let call: AnswerFuture = match pinned {
         None => call,
         Some(at) => {
@@ -304,7 +306,7 @@ pub(super) fn context(
 }
 
 /// The next event of an answer.
-async fn next(events: &mut EventStream) -> Option<Result<Event, Failure>> {
+pub(super) async fn next(events: &mut EventStream) -> Option<Result<Event, Failure>> {
     std::future::poll_fn(|cx| events.as_mut().poll_next(cx)).await
 }
 

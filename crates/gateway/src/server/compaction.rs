@@ -51,20 +51,40 @@ struct Compacted {
     usage: Usage,
 }
 
-/// Whether `request`, which asks for a compaction, is to be compacted here: its next target can not.
-pub(super) fn is_here(setup: &Setup, request: &ChatRequest) -> bool {
-    let asks = request.state.as_ref().is_some_and(|state| state.asks_for_compaction);
-    asks && {
-        let next = setup.gateway.route(request).next_target(request);
-        next.profile.asked_in(Some(DIALECT)) != Some(DIALECT)
-    }
+/// Whether `request` asks for a compaction.
+pub(super) fn is_asked(request: &ChatRequest) -> bool {
+    request.state.as_ref().is_some_and(|state| state.asks_for_compaction)
 }
 
-/// The answer to a `request` that asks for a compaction: the item, as an answer.
+/// Whether the next target of `request` may have a compaction of its own.
+pub(super) fn may_be_made_there(setup: &Setup, request: &ChatRequest) -> bool {
+    let next = setup.gateway.route(request).next_target(request);
+    next.profile.asked_in(Some(DIALECT)) == Some(DIALECT)
+}
+
+/// The answer to a `request` that asks for a compaction: the item, as an answer. A provider that `may` have its
+/// own is asked for it; not all servers with this dialect do, and whoever asks can do nothing with anything else.
 pub(super) async fn respond(
-    service: ChatService,
+    mut service: ChatService,
     request: ChatRequest,
+    may: bool,
 ) -> Result<ChatResponse, Failure> {
+    if may {
+        let made = service.ready().await?.call(request.clone()).await;
+        let made = match made {
+            Ok(answer) => all(answer).await,
+            Err(failure) => Err(failure),
+        };
+        match made {
+            Ok((head, events)) if is_compaction(&events) => {
+                let events: EventStream =
+                    Box::pin(futures_util::stream::iter(events.into_iter().map(Ok)));
+                return Ok(ChatResponse::new(head, events));
+            }
+            Err(failure) if !is_not_known(&failure) => return Err(failure),
+            _ => {}
+        }
+    }
     let (model, stream) = (request.model.as_str().to_owned(), request.stream);
     let Compacted { item, mut head, usage } = compact(service, &request).await?;
     (head.dialect, head.stream) = (DIALECT, stream);
@@ -79,6 +99,30 @@ pub(super) async fn respond(
     ]);
     let events: EventStream = Box::pin(futures_util::stream::iter([Ok(event)]));
     Ok(ChatResponse::new(head, events))
+}
+
+/// An answer to its end.
+async fn all(answer: ChatResponse) -> Result<(Head, Vec<Event>), Failure> {
+    let (head, mut stream) = answer.into_parts();
+    let mut events = Vec::new();
+    while let Some(event) = chat::next(&mut stream).await {
+        events.push(event?);
+    }
+    Ok((head, events))
+}
+
+/// Whether an answer is the one item that was asked for.
+fn is_compaction(events: &[Event]) -> bool {
+    let deltas = || events.iter().flat_map(|event| &event.deltas);
+    let spoken = |delta: &&Delta| matches!(delta, Delta::Text { .. } | Delta::ToolCall { .. });
+    let items = deltas()
+        .filter(|delta| matches!(delta, Delta::Opaque { block, .. } if block.kind == "compaction"));
+    items.count() == 1 && deltas().find(spoken).is_none()
+}
+
+/// Whether a provider refuses what it was asked as nothing that it has.
+fn is_not_known(failure: &Failure) -> bool {
+    matches!(failure.reason(), Reason::Format | Reason::Unsupported)
 }
 
 /// `POST /v1/responses/compact`.

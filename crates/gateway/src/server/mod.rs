@@ -4,6 +4,7 @@ mod admin;
 mod array;
 mod body;
 mod chat;
+mod codex;
 mod compaction;
 mod connection;
 mod count;

@@ -9,7 +9,7 @@ use axum::{
 use serde_json::{Value, json};
 use steadfast_core::{Dialect, Failure, Reason};
 
-use super::{App, chat, reply};
+use super::{App, chat, codex, reply};
 
 /// `GET /v1/models` and `GET /v1beta/models`, in the shape of the caller's dialect: Anthropic's for
 /// a caller that sends its version header, Gemini's for one with its key header or address, Codex's for one that says
@@ -36,10 +36,8 @@ pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
             Some(last) => json!({ "models": models, "nextPageToken": last }),
             None => json!({ "models": models }),
         },
-        // Codex 0.169 reads its own list, by its own name for a model.
         Dialect::OpenAi if chat::query(&asked.uri, "client_version").is_some() => {
-            let slugs = names.iter().map(|name| json!({"slug": name, "display_name": name}));
-            json!({ "models": slugs.collect::<Vec<_>>() })
+            codex::list(&app.gateway(), names)
         }
         Dialect::OpenAi | Dialect::Responses => json!({ "object": "list", "data": models }),
     };

@@ -56,7 +56,7 @@ use steadfast::{
     },
     compact::{Counter, Models},
 };
-use steadfast_core::{BoxError, Call};
+use steadfast_core::{BoxError, Call, Profile};
 use tower::{Service, util::BoxCloneSyncService};
 
 /// The running stacks and their handles; cheap to clone.
@@ -358,6 +358,12 @@ impl Gateway {
     /// Whether `model` is publicly known.
     pub(crate) fn is_public(&self, model: &str) -> bool {
         self.0.kept.models.has(model)
+    }
+
+    /// The window of what `profile` names, in tokens, as far as it is known.
+    pub(crate) fn window(&self, profile: &Profile) -> Option<u64> {
+        let known = || self.0.kept.models.get(profile.target.model()?);
+        profile.can.window.or_else(|| known().map(|limits| limits.window))
     }
 
     /// Whether some provider of a chain may be asked with some key. One that is only cooling may: a cooldown

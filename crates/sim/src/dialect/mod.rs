@@ -23,6 +23,7 @@ use crate::hash::Signer;
 use crate::hosting::Hosting;
 use crate::limit::Denied;
 use crate::models::Model;
+use crate::provider::SimCompaction;
 use crate::request::SimRequest;
 use crate::wire::{FaultRender, Frame, Framing};
 
@@ -211,6 +212,7 @@ pub(crate) struct Check<'a> {
     pub(crate) signatures: bool,
     /// Thinking is bound to its prefix (Anthropic).
     pub(crate) bound_thinking: bool,
+    pub(crate) compacts: SimCompaction,
     /// A request to count tokens, which needs no output limit.
     pub(crate) counting: bool,
     pub(crate) memory: &'a Memory,
@@ -307,6 +309,11 @@ pub(crate) fn read(dialect: Dialect, request: &mut SimRequest) {
 }
 
 /// How many results of tools a conversation has; readable before anything was checked.
+/// The texts of the compactions in a responses body.
+pub(crate) fn compacted(body: &Value, signer: &Signer) -> String {
+    responses::read::compacted(body, signer)
+}
+
 pub(crate) fn tool_results(dialect: Dialect, body: &Value) -> usize {
     dispatch!(dialect, read::tool_results(body))
 }

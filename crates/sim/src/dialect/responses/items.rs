@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{errors::invalid, read::kind};
+use crate::SimCompaction;
 use crate::dialect::{
     Check, Refusal,
     openai::{
@@ -52,7 +53,13 @@ pub(crate) fn check(at: usize, item: &Value, check: &Check<'_>) -> Result<(), Re
             item["id"].as_str().unwrap_or_default()
         ))
         .param("input")),
-        "compaction" => Ok(()),
+        "compaction" => match &item["encrypted_content"] {
+            Value::String(data) if check.signer.opened(data).is_some() => Ok(()),
+            Value::String(data) => Err(not_its_own(data)),
+            _ => Err(missing(&format!("{path}.encrypted_content"))),
+        },
+        // Of servers that have the endpoint, not all have this.
+        "compaction_trigger" if check.compacts != SimCompaction::Refused => Ok(()),
         other => Err(invalid(format!(
             "Invalid value: '{other}'. Supported values are: 'message', 'reasoning', \
              'function_call', 'function_call_output', 'custom_tool_call', \
@@ -135,14 +142,7 @@ fn reasoning(path: &str, item: &Value, check: &Check<'_>) -> Result<(), Refusal>
     }
     match &item["encrypted_content"] {
         Value::String(data) if check.signer.enclosed(data).is_some() => Ok(()),
-        Value::String(data) => {
-            let shown: String = data.chars().take(4).collect();
-            Err(invalid(format!(
-                "The encrypted content {shown}... could not be verified. Reason: Encrypted content \
-                 could not be decrypted or parsed."
-            ))
-            .code("invalid_encrypted_content"))
-        }
+        Value::String(data) => Err(not_its_own(data)),
         // Nothing is stored here.
         _ => Err(Refusal::new(
             404,
@@ -155,4 +155,14 @@ fn reasoning(path: &str, item: &Value, check: &Check<'_>) -> Result<(), Refusal>
         )
         .param("input")),
     }
+}
+
+/// The refusal of content that another has encrypted.
+fn not_its_own(data: &str) -> Refusal {
+    let shown: String = data.chars().take(4).collect();
+    invalid(format!(
+        "The encrypted content {shown}... could not be verified. Reason: Encrypted content could not be \
+         decrypted or parsed."
+    ))
+    .code("invalid_encrypted_content")
 }

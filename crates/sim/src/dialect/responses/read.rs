@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{dialect::items, request::SimRequest};
+use crate::{dialect::items, hash::Signer, request::SimRequest};
 
 pub(crate) fn read(request: &mut SimRequest) {
     let body = &request.body;
@@ -14,6 +14,8 @@ pub(crate) fn read(request: &mut SimRequest) {
     if let Some(last) = input.iter().rev().find(|item| spoken(item, "user")) {
         request.last_user = text_of(&last["content"]);
     }
+    request.asks_for_compaction =
+        input.last().is_some_and(|item| kind(item) == "compaction_trigger");
     request.after_tool_results = input.last().is_some_and(is_result);
     if let Some(last) = input.last().filter(|item| spoken(item, "assistant")) {
         request.prefill = text_of(&last["content"]);
@@ -36,6 +38,13 @@ pub(crate) fn read(request: &mut SimRequest) {
     // Shown as a summary, to who asks for one.
     request.thinking = body["reasoning"]["summary"].is_string()
         || items(&body["include"]).iter().any(|what| what == "reasoning.encrypted_content");
+}
+
+/// The texts of the conversations that were compacted into items of `body`.
+pub(crate) fn compacted(body: &Value, signer: &Signer) -> String {
+    let sealed = items(&body["input"]).iter().filter(|item| kind(item) == "compaction");
+    let texts = sealed.filter_map(|item| signer.opened(item["encrypted_content"].as_str()?));
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// The kind of an item.

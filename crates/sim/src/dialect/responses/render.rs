@@ -24,6 +24,7 @@ enum What {
     Encrypted,
     Call(String),
     Custom(String),
+    Compaction,
 }
 
 fn items(answer: &Answer, render: &mut Render<'_>) -> (Vec<Item>, Sent) {
@@ -32,7 +33,18 @@ fn items(answer: &Answer, render: &mut Render<'_>) -> (Vec<Item>, Sent) {
     let encrypts = crate::dialect::items(&render.request.body["include"])
         .iter()
         .any(|what| what == "reasoning.encrypted_content");
-    for block in &answer.blocks {
+    if render.request.asks_for_compaction {
+        let texts = answer.blocks.iter().filter_map(|block| match block {
+            Block::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let data = render.signer.enclose(&texts.collect::<String>(), Binding::default());
+        let id = hash::id(&mut render.rng, "cmp_", 48);
+        let value = json!({"id": id, "type": "compaction", "encrypted_content": data});
+        items.push(Item { value, what: What::Compaction });
+    }
+    let spoken = answer.blocks.iter().filter(|_| !render.request.asks_for_compaction);
+    for block in spoken {
         items.push(match block {
             Block::Text(text) => {
                 sent.text.push_str(text);
@@ -264,7 +276,7 @@ fn one(events: &mut Events, answer: &Answer, at: usize, item: &Item) {
                 with(json!({"part": item.value["summary"][0]})),
             );
         }
-        What::Encrypted => added(events, started),
+        What::Encrypted | What::Compaction => added(events, started),
         What::Call(text) | What::Custom(text) => {
             let (field, name) = match &item.what {
                 What::Custom(_) => ("input", "response.custom_tool_call_input"),

@@ -79,6 +79,12 @@ pub(crate) fn check(check: &Check<'_>) -> Result<(), Refusal> {
     for (at, item) in list.iter().enumerate() {
         items::check(at, item, check)?;
     }
+    let trigger = list.iter().position(|item| kind(item) == "compaction_trigger");
+    if let Some(at) = trigger.filter(|at| at + 1 < list.len()) {
+        return Err(invalid("A compaction trigger must be the last input item.")
+            .param(format!("input[{at}]"))
+            .code("invalid_value"));
+    }
     pairing(list)?;
     followed(list)?;
     tools(body)?;
