@@ -109,7 +109,12 @@ impl Announcing {
             // Its caller has the failure as a tool's result.
             return Ok(NoticeVia::Parent);
         };
-        if self.ledger.delivered(&result_key(&notice.run)).is_some() {
+        // An agent that ended while its result was on its way has left it as a letter, which is delivered by now or later.
+        let result = result_key(&notice.run);
+        if self.letters.list().waiting.iter().any(|letter| *letter.key == *result) {
+            return Ok(NoticeVia::Letter);
+        }
+        if self.ledger.delivered(&result).is_some() {
             return Ok(NoticeVia::Direct);
         }
         let text = match notice.kind {
