@@ -349,10 +349,11 @@ impl Track<EmbedResponse> for UntilEnd {
         Poll::Ready(Ok(()))
     }
 
-    fn attach(&self, reply: &mut EmbedResponse, lease: Lease) {
+    fn attach(&self, reply: &mut EmbedResponse, mut lease: Lease) {
         if lease.log().is_enabled() {
             reply.head.log = lease.log().clone();
         }
+        lease.received(0, || Some(reply.usage));
         lease.success();
     }
 }

@@ -136,6 +136,9 @@ impl<S: Events + Unpin> TrackedEvents<S> {
     }
 
     fn note(&mut self, event: &Event) {
+        self.lease.received(event.frame.as_ref().map_or(0, |frame| frame.bytes.len()), || {
+            event.usage().copied()
+        });
         if !self.delivered && event.is_content() {
             self.delivered = true;
             self.lease.content();

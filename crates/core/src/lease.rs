@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{Failure, RecoveryLog, Witness};
+use crate::{Failure, RecoveryLog, Usage, Witness};
 
 /// State that hands out leases and learns how each ended.
 ///
@@ -100,6 +100,10 @@ pub struct LeaseEnd<'a> {
     pub first_content: Option<Duration>,
     /// Whether the observer has been notified of the first content: not when it is a success that came without.
     pub content_reported: bool,
+    /// The usage that was reported in the answer; of a lease that [counts](Lease::counting).
+    pub usage: Usage,
+    /// How many bytes of the answer have come; of a lease that [counts](Lease::counting).
+    pub bytes: u64,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
 }
@@ -116,6 +120,14 @@ pub struct Lease {
     permit: Permit,
     log: RecoveryLog,
     content: Content,
+    counted: Option<Box<Counted>>,
+}
+
+/// What has come of an answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    usage: Usage,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -138,7 +150,7 @@ impl Lease {
     /// A lease whose end is reported to `observer`.
     #[inline]
     pub fn new(observer: Arc<dyn Observer>, permit: Permit, log: RecoveryLog) -> Self {
-        Self { observer: Some(observer), permit, log, content: Content::Ignored }
+        Self { observer: Some(observer), permit, log, content: Content::Ignored, counted: None }
     }
 
     /// A lease without an observer: for an answer whose outcome changes nothing.
@@ -146,7 +158,7 @@ impl Lease {
     pub const fn idle() -> Self {
         let permit = Permit::new(PermitKind::Ordinary, 0);
         let log = RecoveryLog::disabled();
-        Self { observer: None, permit, log, content: Content::Ignored }
+        Self { observer: None, permit, log, content: Content::Ignored, counted: None }
     }
 
     /// With the recovery log of the call, for a lease that was made without it: the answer gets the log with
@@ -175,6 +187,23 @@ impl Lease {
     pub fn observing_content(mut self, began: Instant) -> Self {
         self.content = Content::Awaited(began);
         self
+    }
+
+    /// Counts what comes of the answer, for its [end](LeaseEnd): tokens as they are reported, and bytes.
+    pub fn counting(mut self) -> Self {
+        self.counted = Some(Box::default());
+        self
+    }
+
+    /// So many bytes of the answer have come, with a report of its usage if there is one.
+    #[inline]
+    pub fn received(&mut self, bytes: usize, usage: impl FnOnce() -> Option<Usage>) {
+        if let Some(counted) = &mut self.counted {
+            counted.bytes = counted.bytes.saturating_add(bytes as u64);
+            if let Some(usage) = usage() {
+                counted.usage.update(&usage);
+            }
+        }
     }
 
     /// Content has come; the first call counts.
@@ -231,7 +260,9 @@ impl Lease {
             Content::Ignored | Content::Awaited(_) => None,
         };
         let (permit, log) = (self.permit, &self.log);
-        observer.ended(LeaseEnd { permit, outcome, first_content, content_reported, log });
+        let Counted { usage, bytes } = self.counted.as_deref().copied().unwrap_or_default();
+        let end = LeaseEnd { permit, outcome, first_content, content_reported, usage, bytes, log };
+        observer.ended(end);
     }
 }
 

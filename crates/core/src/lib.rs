@@ -13,6 +13,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attempt;
 #[cfg(feature = "axum")]
 mod axum;
 mod backoff;
@@ -49,6 +50,7 @@ mod with_context;
 mod witness;
 
 pub use self::{
+    attempt::{AttemptEnd, AttemptRecord, Attempts, AttemptsLayer},
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, BudgetSource, Reservation, RetryBudget, Waiting, Withdrawal},
     context::{
@@ -80,7 +82,7 @@ pub use self::{
     target::Target,
     text::{LOST_HISTORY, STOPPED_TOOL},
     time::Deadline,
-    track::{AtOnce, BufferLimits, Track, TrackedBody, UntilEnd},
+    track::{AtOnce, BufferLimits, Leased, Track, TrackedBody, UntilEnd},
     upstream::Upstream,
     usage::Usage,
     with_context::WithContext,

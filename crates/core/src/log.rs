@@ -12,7 +12,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{Call, Identity, Reason, Target, on_step::StepObserver};
+use crate::{
+    AttemptEnd, AttemptRecord, Call, Identity, Reason, Target, Usage, on_step::StepObserver,
+};
 
 /// Steps kept per request. What goes wrong in a stack that makes more shows in the first 64.
 pub const MAX_STEPS: usize = 64;
@@ -56,6 +58,7 @@ struct Steps {
     dropped: usize,
     /// What the last notice was about, though its step may have been dropped.
     notice: Option<Target>,
+    attempts: Vec<AttemptRecord>,
 }
 
 /// Of a call whose steps are given to somebody as they happen.
@@ -207,6 +210,46 @@ impl RecoveryLog {
                 callers.attempts()
             }
             _ => log.attempts.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The times that a provider was asked for the request, in their order, as far as an
+    /// [`AttemptsLayer`](crate::AttemptsLayer) has noted them; at most [`MAX_STEPS`].
+    pub fn attempt_records(&self) -> Vec<AttemptRecord> {
+        self.kept().map_or_else(Vec::new, |steps| steps.lock().attempts.clone())
+    }
+
+    /// Notes that a provider is asked. The number of the attempt, where it is kept.
+    pub(crate) fn begin_attempt(&self, target: Option<&Target>) -> Option<u64> {
+        let (at, mut steps) = (self.0.as_ref()?.started.elapsed(), self.kept()?.lock());
+        if steps.attempts.len() >= MAX_STEPS {
+            return None;
+        }
+        let number = steps.attempts.len() as u32 + 1;
+        steps.attempts.push(AttemptRecord {
+            number,
+            target: target.cloned(),
+            at,
+            first_content: None,
+            took: None,
+            end: AttemptEnd::Underway,
+            usage: Usage::default(),
+            bytes: 0,
+        });
+        Some(u64::from(number))
+    }
+
+    /// Changes attempt `number`, at this moment since the log was created.
+    pub(crate) fn update_attempt(
+        &self,
+        number: u64,
+        change: impl FnOnce(&mut AttemptRecord, Duration),
+    ) {
+        let (Some(log), Some(steps)) = (&self.0, self.kept()) else { return };
+        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        let mut steps = steps.lock();
+        if let Some(attempt) = at.and_then(|at| steps.attempts.get_mut(at)) {
+            change(attempt, log.started.elapsed());
         }
     }
 

@@ -2,15 +2,17 @@
 
 use std::{
     fmt,
+    future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::{Failure, Lease};
+use crate::{Failure, IntoFailure, Lease};
 
 /// How a layer learns that a reply of type `R` has content, and that it is over: with [`UntilEnd`], the
 /// default, or [`AtOnce`].
@@ -149,6 +151,59 @@ where
 }
 
 pin_project! {
+    /// Waits for a reply, which then has the lease until its end.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Leased<F, T> {
+        #[pin]
+        call: F,
+        lease: Lease,
+        track: T,
+    }
+}
+
+impl<F, T> Leased<F, T> {
+    /// The reply of `call` with `lease`, which fails or is dropped with it.
+    #[inline]
+    pub fn new(call: F, lease: Lease, track: T) -> Self {
+        Self { call, lease, track }
+    }
+}
+
+impl<F, T, R, E> Future for Leased<F, T>
+where
+    F: Future<Output = Result<R, E>>,
+    E: IntoFailure,
+    T: Track<R>,
+{
+    type Output = Result<T::Tracked, Failure>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let reply = ready!(this.call.poll(cx));
+        let lease = this.lease.take();
+        Poll::Ready(match reply {
+            Ok(reply) => {
+                let mut reply = this.track.track(reply);
+                this.track.attach(&mut reply, lease);
+                Ok(reply)
+            }
+            Err(error) => {
+                let failure = error.into();
+                lease.failure(&failure);
+                Err(failure)
+            }
+        })
+    }
+}
+
+impl<F, T> fmt::Debug for Leased<F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leased").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+pin_project! {
     /// A body with a lease. It ends after its first error.
     pub struct TrackedBody<B> {
         #[pin]
@@ -189,6 +244,7 @@ where
         Poll::Ready(match polled {
             Some(Ok(frame)) => {
                 this.lease.content();
+                this.lease.received(frame.data_ref().map_or(0, Buf::remaining), || None);
                 // A reader of a body of known length stops at its last byte.
                 if this.body.is_end_stream() {
                     this.lease.take().success();

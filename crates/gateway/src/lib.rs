@@ -16,4 +16,5 @@ mod responses;
 mod secrets;
 pub mod server;
 pub mod stack;
+mod stories;
 mod webhook;

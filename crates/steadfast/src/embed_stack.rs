@@ -5,7 +5,7 @@ use std::fmt;
 use steadfast_breaker::{CircuitBreaker, CircuitBreakerLayer};
 use steadfast_chat::{EmbedRequest, EmbedResponse};
 use steadfast_classify::{ClassifyLayer, service::Classify};
-use steadfast_core::{Failure, OnStep, OnStepLayer};
+use steadfast_core::{Attempts, AttemptsLayer, Failure, OnStep, OnStepLayer};
 use steadfast_failover::{Chain, CooldownFailover, CooldownFailoverLayer};
 use steadfast_health::{ProviderHealth, ProviderHealthLayer};
 use steadfast_limit::{RateLimitLayer, RateLimited, SpendLimit, SpendLimitLayer, SpendMeter};
@@ -26,7 +26,7 @@ pub type EmbedStacked<S> =
 
 /// The layers of an [`EmbedStack`] at one target.
 type RetriedEmbeddings<S> =
-    RetryBackoff<RateLimited<CircuitBreaker<StallTimeout<SpendMeter<Classify<S>>>>>>;
+    RetryBackoff<RateLimited<CircuitBreaker<Attempts<StallTimeout<SpendMeter<Classify<S>>>>>>>;
 
 /// The layers of a [`Stack`] that do not read conversations, around a service of embeddings, with the stack's own
 /// state: what cools, breaks or has a limit for chats does so for embeddings, budget and caps are the same. Made by
@@ -42,6 +42,7 @@ pub struct EmbedStack {
     retry: RetryBackoffLayer,
     rate_limit: RateLimitLayer,
     breaker: CircuitBreakerLayer,
+    attempts: AttemptsLayer,
     stall: StallTimeoutLayer,
     classify: ClassifyLayer,
 }
@@ -84,6 +85,7 @@ impl<C, L> Stack<C, L> {
             retry: self.retry.clone(),
             rate_limit: self.rate_limit.clone(),
             breaker: self.breaker.clone(),
+            attempts: AttemptsLayer::new(),
             stall: self.stall.clone(),
             classify: self.classify.clone(),
         }
@@ -118,6 +120,7 @@ impl<S: Clone> Layer<S> for EmbedStack {
             .layer(&self.retry)
             .layer(&self.rate_limit)
             .layer(&self.breaker)
+            .layer(&self.attempts)
             .layer(&self.stall)
             .layer(self.spend_limit.meter())
             .layer(&self.classify)

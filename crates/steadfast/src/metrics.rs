@@ -39,19 +39,15 @@
 //! chooses, such as a model's name, is a label, unless the program makes targets of it.
 
 use std::{
-    fmt,
-    future::Future,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use ::metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
-use pin_project_lite::pin_project;
 use steadfast_core::{
-    AtOnce, Call, Failure, IntoFailure, Lease, LeaseEnd, Observer, OnStepLayer, Outcome, Permit,
-    PermitKind, Step, Track, UntilEnd, inner_service,
+    AtOnce, Call, Failure, IntoFailure, Lease, LeaseEnd, Leased, Observer, OnStepLayer, Outcome,
+    Permit, PermitKind, Step, Track, UntilEnd, inner_service,
 };
 use tokio::time::Instant;
 use tower_layer::Layer;
@@ -147,7 +143,7 @@ where
 {
     type Response = T::Tracked;
     type Error = Failure;
-    type Future = ResponseFuture<S::Future, T>;
+    type Future = Leased<S::Future, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -159,7 +155,7 @@ where
         let permit = Permit::new(PermitKind::Ordinary, 0);
         let lease = Lease::new(Arc::new(Began(began)), permit, request.context().log.clone());
         let lease = lease.observing_content(began);
-        ResponseFuture { call: self.inner.call(request), lease, track: self.layer.track.clone() }
+        Leased::new(self.inner.call(request), lease, self.layer.track.clone())
     }
 }
 
@@ -190,49 +186,5 @@ impl Observer for Began {
         counter!(ATTEMPTS, "outcome" => outcome).increment(u64::from(attempts));
         histogram!(CALL_ATTEMPTS).record(attempts);
         histogram!(CALL_SECONDS, "outcome" => outcome).record(self.0.elapsed());
-    }
-}
-
-pin_project! {
-    /// Waits for the reply, which is then observed until its end.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<F, T> {
-        #[pin]
-        call: F,
-        lease: Lease,
-        track: T,
-    }
-}
-
-impl<F, T, R, E> Future for ResponseFuture<F, T>
-where
-    F: Future<Output = Result<R, E>>,
-    E: IntoFailure,
-    T: Track<R>,
-{
-    type Output = Result<T::Tracked, Failure>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let reply = ready!(this.call.poll(cx));
-        let lease = this.lease.take();
-        Poll::Ready(match reply {
-            Ok(reply) => {
-                let mut reply = this.track.track(reply);
-                this.track.attach(&mut reply, lease);
-                Ok(reply)
-            }
-            Err(error) => {
-                let failure = error.into();
-                lease.failure(&failure);
-                Err(failure)
-            }
-        })
-    }
-}
-
-impl<F, T> fmt::Debug for ResponseFuture<F, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").field("lease", &self.lease).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,10 @@ use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreaker, CircuitBre
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
-use steadfast_core::{Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, SpendLedger, Step};
+use steadfast_core::{
+    Attempts, AttemptsLayer, Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, SpendLedger,
+    Step,
+};
 use steadfast_escalate::{Escalation, EscalationHandle, EscalationLayer};
 use steadfast_failover::{
     Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
@@ -43,7 +46,7 @@ type Routed<S, C> =
     CooldownFailover<ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>, C>;
 
 /// The layers of a [`Stack`] that observe each attempt.
-type Attempted<S> = CircuitBreaker<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>;
+type Attempted<S> = CircuitBreaker<Attempts<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -84,6 +87,7 @@ pub struct Stack<C = OneChain, L = Identity> {
     pub(crate) retry: RetryBackoffLayer,
     pub(crate) rate_limit: RateLimitLayer,
     pub(crate) breaker: CircuitBreakerLayer,
+    attempts: AttemptsLayer,
     pub(crate) stall: StallTimeoutLayer,
     thinking: ThinkingMemoryLayer,
     pub(crate) classify: ClassifyLayer,
@@ -150,6 +154,7 @@ impl<C> Stack<C> {
             retry: RetryBackoffLayer::in_stack().with_budget(budget.drawing()),
             rate_limit: RateLimitLayer::default(),
             breaker: CircuitBreakerLayer::default(),
+            attempts: AttemptsLayer::new(),
             stall: StallTimeoutLayer::default(),
             thinking: ThinkingMemoryLayer::default(),
             classify: ClassifyLayer::default(),
@@ -217,6 +222,7 @@ impl<C, L> Stack<C, L> {
             retry: self.retry,
             rate_limit: self.rate_limit,
             breaker: self.breaker,
+            attempts: self.attempts,
             stall: self.stall,
             thinking: self.thinking,
             classify: self.classify,
@@ -283,6 +289,7 @@ impl<C, L> Stack<C, L> {
             retry: retry.map_err(PoliciesError::of("retry"))?,
             rate_limit: rate_limit.map_err(PoliciesError::of("rate_limit"))?,
             breaker: CircuitBreakerLayer::new(breaker).map_err(PoliciesError::of("breaker"))?,
+            attempts: AttemptsLayer::new(),
             stall: StallTimeoutLayer::new(policies.stall).map_err(PoliciesError::of("stall"))?,
             thinking: self.thinking,
             classify: self.classify.with_table(table).with_policy(policies.classify.clone()),
@@ -489,6 +496,7 @@ impl<C, L> Stack<C, L> {
             retry: self.retry.sharing(&handles.retry),
             rate_limit: self.rate_limit.sharing(&handles.rate_limit),
             breaker: self.breaker.sharing(&handles.breaker),
+            attempts: self.attempts,
             stall: self.stall.sharing(&handles.stall),
             thinking: self.thinking.sharing(&handles.thinking),
             classify: self.classify,
@@ -615,6 +623,7 @@ where
             .layer(&self.retry)
             .layer(&self.rate_limit)
             .layer(&self.breaker)
+            .layer(&self.attempts)
             .layer(&self.stall)
             .layer(self.spend_limit.meter())
             .layer(&self.thinking)

@@ -23,11 +23,14 @@ mod demo;
 mod folder;
 mod input;
 mod letters;
+mod operator;
 mod print;
 mod replay;
 mod serve;
 mod sessions;
 mod sim;
+mod status;
+mod why;
 
 /// Why a command ends before it is done: the exit code and a sentence for standard error.
 #[derive(Debug)]
@@ -78,6 +81,9 @@ Examples:
   steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
   steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
+  steadfast status --watch                how the gateway on this machine is
+  steadfast why                           the last requests of the gateway on this machine
+  steadfast why 01JD2X8Q                  what became of this one
   steadfast sessions verify --dir /var/lib/agent/sessions
   steadfast dead-letters list --dir /var/lib/agent/delivery
 
@@ -104,6 +110,10 @@ enum Command {
     Replay(ReplayArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
+    /// How a running gateway is: who is well, who rests and until when, and the last requests.
+    Status(StatusArgs),
+    /// What became of a request at a running gateway: each attempt, what was waited for, what was done next.
+    Why(WhyArgs),
     /// The conversations that `steadfast-session` keeps in a folder: read without a lock.
     Sessions(SessionsArgs),
     /// The messages that `steadfast-deliver` could not deliver, in its folder.
@@ -286,6 +296,62 @@ pub(crate) struct SimArgs {
     pub(crate) control: Option<SocketAddr>,
 }
 
+/// A running gateway.
+#[derive(Debug, Args)]
+pub(crate) struct GatewayArgs {
+    /// Where it is, `http://127.0.0.1:8080` unless a configuration is given.
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Its configuration file, for its address and its admin key. STEADFAST_ADMIN_KEY comes before that.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `steadfast status`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast status
+  steadfast status --watch --config steadfast.toml
+  steadfast status --json | jq '.status.targets[] | select(.cooling)'
+  STEADFAST_ADMIN_KEY=... steadfast status --url https://llm.example.com")]
+pub(crate) struct StatusArgs {
+    /// Show it again and again, until Ctrl-C.
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) watch: bool,
+    /// How often, in seconds.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(crate) every: u32,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+}
+
+/// `steadfast why`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast why                                    the last 20 requests, those under way first
+  steadfast why 0199f2c41b                         what became of this one
+  steadfast why 0199f2c41b --json | jq .attempts
+  STEADFAST_ADMIN_KEY=... steadfast why --url https://llm.example.com
+
+The id is in `x-steadfast-request-id` of every answer, and in the log. No prompts, no answers.")]
+pub(crate) struct WhyArgs {
+    /// The request's id. Without one the last requests are listed.
+    pub(crate) id: Option<String>,
+    /// How many are listed.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: u32,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+}
+
 /// A folder of files, and how what is in it is printed.
 #[derive(Debug, Args)]
 pub(crate) struct FolderArgs {
@@ -414,6 +480,8 @@ pub fn run() -> ExitCode {
         Command::Compact(args) => compact::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Sessions(args) => sessions::run(&args.command),
         Command::DeadLetters(args) => letters::run(&args.command),
         Command::Completions(args) => {

@@ -28,8 +28,8 @@ pub use self::{
     routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
-        ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig, RetryConfig, RuleConfig,
-        ServerConfig, SummariserConfig, Switch, TenantConfig, TimeoutConfig,
+        ObserveConfig, ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig, RetryConfig,
+        RuleConfig, ServerConfig, SummariserConfig, Switch, TenantConfig, TimeoutConfig,
     },
     source::Source,
     spend::{AccountCaps, SpendLimitConfig},

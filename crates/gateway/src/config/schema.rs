@@ -77,6 +77,8 @@ pub struct Config {
     /// What is remembered of responses that callers of OpenAI's Responses API may name in their next request, so that
     /// a conversation can go on at another provider than the one that keeps it: [gateway.md](#state).
     pub responses: ResponsesConfig,
+    /// What operators can see of single requests: [observe.md](observe.md).
+    pub observe: ObserveConfig,
     /// Ends tasks of agents that go in circles, and those that use too much: [guard.md](guard.md). A task
     /// is what `x-steadfast-task` names, over all its turns and conversations; without it what
     /// `x-steadfast-session` names, or the request's own history, since the user last spoke. Only a task
@@ -467,6 +469,31 @@ impl ResponsesConfig {
     /// How much may be remembered, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory_mib.saturating_mul(1024 * 1024)
+    }
+}
+
+/// `[observe]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ObserveConfig {
+    /// Of how many requests it is remembered what became of them, for `/admin/requests` and `steadfast why`: those that
+    /// failed or needed recovery take up to three quarters. No prompts, no answers. 10,000: an hour of a busy day. 0 remembers none.
+    pub requests: usize,
+    /// How much that may take, in MiB: most take 1 KiB, those with many steps 10.
+    pub requests_mib: usize,
+}
+
+impl Default for ObserveConfig {
+    fn default() -> Self {
+        Self { requests: 10_000, requests_mib: 64 }
+    }
+}
+
+impl ObserveConfig {
+    /// How much requests may take, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.requests_mib.saturating_mul(1024 * 1024)
     }
 }
 

@@ -56,7 +56,13 @@ pub(super) async fn answer(
     // What is in force now is in force for all of this request.
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone(), reader);
+    let mut record = Record::begin(
+        app.metrics().clone(),
+        app.stories().clone(),
+        dialect,
+        outgoing.id.clone(),
+        reader,
+    );
 
     let received = match receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,

@@ -31,7 +31,13 @@ pub(super) async fn answer(
     let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let mut record = Record::begin(app.metrics().clone(), dialect, outgoing.id.clone(), reader);
+    let mut record = Record::begin(
+        app.metrics().clone(),
+        app.stories().clone(),
+        dialect,
+        outgoing.id.clone(),
+        reader,
+    );
     let received = match chat::receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,
         Err(failure) => {

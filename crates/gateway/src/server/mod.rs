@@ -24,6 +24,7 @@ mod saved;
 mod session;
 mod socket;
 mod stored;
+mod stories;
 mod stream;
 mod unread;
 mod upward;
@@ -67,6 +68,7 @@ use crate::{
     responses::ResponseMemory,
     secrets::{Secrets, keep_configured},
     stack::Gateway,
+    stories::Stories,
 };
 
 /// What every handler needs; cheap to clone.
@@ -81,6 +83,7 @@ struct Inner {
     admission: Admission,
     heavy: Heavy,
     responses: Arc<ResponseMemory>,
+    stories: Arc<Stories>,
     /// What sockets hold of messages that are no requests yet.
     socket_bytes: Arc<AtomicU64>,
     draining: AtomicBool,
@@ -163,6 +166,7 @@ impl App {
             admission,
             heavy: Heavy::default(),
             responses: Arc::new(ResponseMemory::new(config.responses)),
+            stories: Arc::new(Stories::new(config.observe)),
             socket_bytes: Arc::default(),
             draining: AtomicBool::new(false),
         })))
@@ -191,6 +195,11 @@ impl App {
     /// The responses that callers may name.
     fn responses(&self) -> &Arc<ResponseMemory> {
         &self.0.responses
+    }
+
+    /// What became of each request.
+    fn stories(&self) -> &Arc<Stories> {
+        &self.0.stories
     }
 
     /// For the answer to the request with this head.
@@ -248,6 +257,8 @@ impl App {
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
             .route("/admin/spend", get(admin::spend))
+            .route("/admin/requests", get(stories::list))
+            .route("/admin/requests/{id}", get(stories::one))
             .route("/admin/reload", post(admin::reload))
             .route("/admin/escalations", get(escalations::list))
             .route("/admin/escalations/{id}", post(escalations::decide))

@@ -5,19 +5,30 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::HeaderValue;
 use steadfast_chat::Head;
+use steadfast_client::dialect::translation::LeftOut;
 use steadfast_core::{
-    CallContext, Deadline, Dialect, Failure, FaultSide, RecoveryLog, Target, Usage, time::later,
+    CallContext, Deadline, Dialect, Failure, FaultSide, Reason, RecoveryLog, Target, Usage,
+    time::later,
 };
 use tokio::time::Instant;
 
 use super::{reader::Reader, reply};
-use crate::{admission::Admitted, metrics::Metrics, responses::Keeper, stack::Lesson};
+use crate::{
+    admission::Admitted,
+    metrics::Metrics,
+    responses::Keeper,
+    stack::Lesson,
+    stories::{Draft, Ending, Outcome, Stories, Underway},
+};
 
 /// What is written down of one request: once, when it is over, however it is over.
 pub(super) struct Record(Option<Entry>);
 
 struct Entry {
     metrics: Metrics,
+    stories: Arc<Stories>,
+    /// From when it has been read.
+    underway: Option<Underway>,
     /// Held until it is over.
     admitted: Option<Admitted>,
     started: Instant,
@@ -34,17 +45,30 @@ struct Entry {
     usage: Usage,
     lesson: Option<Box<Lesson>>,
     keeper: Option<Box<Keeper>>,
+    left_out: Option<Box<str>>,
+    failed: Option<Refusal>,
+}
+
+/// What the caller was answered in place of an answer.
+struct Refusal {
+    reason: Reason,
+    evidence: Box<str>,
+    /// Unless it may quote what the caller or the model has written.
+    error: Option<Box<str>>,
 }
 
 impl Record {
     pub(super) fn begin(
         metrics: Metrics,
+        stories: Arc<Stories>,
         dialect: Dialect,
         id: HeaderValue,
         reader: Option<Arc<Reader>>,
     ) -> Self {
         Self(Some(Entry {
             metrics,
+            stories,
+            underway: None,
             admitted: None,
             started: Instant::now(),
             dialect,
@@ -60,6 +84,8 @@ impl Record {
             usage: Usage::default(),
             lesson: None,
             keeper: None,
+            left_out: None,
+            failed: None,
         }))
     }
 
@@ -84,6 +110,8 @@ impl Record {
             entry.route = Some(route.clone());
             entry.stream = stream;
             entry.log = context.log.clone();
+            let draft = entry.draft().with_context(context);
+            entry.underway = Some(entry.stories.begin(draft, entry.log.clone()));
         }
     }
 
@@ -125,6 +153,7 @@ impl Record {
         if let Some(entry) = &mut self.0 {
             entry.target.clone_from(&head.target);
             entry.attempts = head.attempts;
+            entry.left_out = head.extensions.get::<LeftOut>().map(|out| out.to_string().into());
             if let Some(keeper) = &mut entry.keeper {
                 keeper.answered(head);
             }
@@ -151,7 +180,7 @@ impl Record {
 
     /// The answer has arrived whole.
     pub(super) fn done(&mut self) {
-        self.close("ok");
+        self.close(Outcome::Ok);
     }
 
     /// The caller got `failure`.
@@ -165,6 +194,11 @@ impl Record {
             // What is wrong with a request or an answer may be shown by a piece of it, and neither is logged
             // unasked.
             let quotes = matches!(failure.fault(), FaultSide::Caller | FaultSide::Model);
+            entry.failed = Some(Refusal {
+                reason: failure.reason(),
+                evidence: failure.evidence().into(),
+                error: (!quotes).then(|| error.into()),
+            });
             tracing::warn!(
                 name: "steadfast::gateway::failed",
                 target: "steadfast::gateway",
@@ -185,26 +219,26 @@ impl Record {
                 );
             }
         }
-        self.close("failed");
+        self.close(Outcome::Failed);
     }
 
-    fn close(&mut self, outcome: &'static str) {
-        let Some(entry) = self.0.take() else { return };
+    fn close(&mut self, outcome: Outcome) {
+        let Some(mut entry) = self.0.take() else { return };
         let took = entry.started.elapsed();
         // The head and a failure know only what came before them.
         let attempts = entry.attempts.max(entry.log.attempts());
         let (dialect, stream) = (entry.dialect, entry.stream);
-        let unread = outcome == "cancelled"
+        let unread = outcome == Outcome::Cancelled
             && entry.reader.as_ref().is_some_and(|reader| reader.is_unread());
-        entry.metrics.end(dialect, stream, outcome, took, attempts, &entry.log);
+        entry.metrics.end(dialect, stream, outcome.as_str(), took, attempts, &entry.log);
         if let Some(route) = &entry.route {
-            entry.metrics.routed(route, outcome);
+            entry.metrics.routed(route, outcome.as_str());
         }
         if let Some(target) = &entry.target {
             entry.metrics.tokens(target.provider(), &entry.usage);
             // One answer to the request as it came.
             if let Some(lesson) = &entry.lesson
-                && (outcome, attempts) == ("ok", 1)
+                && (outcome, attempts) == (Outcome::Ok, 1)
                 && entry.log.is_empty()
             {
                 lesson.learn(target, &entry.usage);
@@ -219,7 +253,7 @@ impl Record {
             model = entry.model.as_str(),
             route = entry.route.as_deref(),
             stream = entry.stream,
-            outcome,
+            outcome = outcome.as_str(),
             because = unread.then_some("the caller did not read the answer"),
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
             attempts,
@@ -227,12 +261,37 @@ impl Record {
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",
         );
+        entry.end_story(outcome, took, attempts);
+    }
+}
+
+impl Entry {
+    fn draft(&self) -> Draft {
+        let mut draft = Draft::new(reply::text(&self.id).to_owned());
+        (draft.started, draft.dialect, draft.stream) = (self.started, self.dialect, self.stream);
+        draft.began = draft.began.checked_sub(self.started.elapsed()).unwrap_or(draft.began);
+        (draft.model, draft.route) = (self.model.clone(), self.route.clone());
+        draft
+    }
+
+    fn end_story(&mut self, outcome: Outcome, took: Duration, asked: u32) {
+        let underway = self.underway.take();
+        let underway =
+            underway.unwrap_or_else(|| self.stories.begin(self.draft(), self.log.clone()));
+        let mut ending = Ending::new(outcome);
+        (ending.took, ending.asked, ending.usage) = (took, asked, self.usage);
+        (ending.target, ending.left_out) = (self.target.take(), self.left_out.take());
+        if let Some(Refusal { reason, evidence, error }) = self.failed.take() {
+            (ending.reason, ending.error) = (Some(reason), error);
+            ending.evidence = Some(evidence).filter(|text| !text.is_empty());
+        }
+        underway.end(ending);
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.close("cancelled");
+        self.close(Outcome::Cancelled);
     }
 }
 
@@ -241,10 +300,10 @@ mod tests {
     use std::io;
 
     use parking_lot::Mutex;
-    use steadfast_core::Reason;
     use tracing::Level;
 
     use super::{super::reader::Activity, *};
+    use crate::config::ObserveConfig;
 
     /// What is logged.
     #[derive(Clone, Default)]
@@ -259,6 +318,10 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    fn stories() -> Arc<Stories> {
+        Arc::new(Stories::new(ObserveConfig::default()))
     }
 
     #[test]
@@ -278,7 +341,8 @@ mod tests {
                 .finish();
             tracing::subscriber::with_default(subscriber, || {
                 let id = HeaderValue::from_static("id");
-                let mut record = Record::begin(Metrics::default(), Dialect::OpenAi, id, None);
+                let mut record =
+                    Record::begin(Metrics::default(), stories(), Dialect::OpenAi, id, None);
                 let failure = Failure::new(Reason::Format, "`my dear diary` is no number")
                     .with_fault(fault)
                     .with_evidence("status:400");
@@ -300,7 +364,8 @@ mod tests {
                 let connection = Arc::new(Activity::new(Instant::now()));
                 let reader = Arc::new(Reader::new(connection.clone()));
                 let id = HeaderValue::from_static("id");
-                let record = Record::begin(Metrics::default(), Dialect::OpenAi, id, Some(reader));
+                let record =
+                    Record::begin(Metrics::default(), stories(), Dialect::OpenAi, id, Some(reader));
                 if unread {
                     connection.end_unread();
                 }

@@ -126,6 +126,7 @@ impl App {
         })?;
         self.admission().set_limits(Limits::of(&config.server, config.tenants.len()));
         self.responses().set_policy(config.responses);
+        self.stories().set_policy(config.observe);
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

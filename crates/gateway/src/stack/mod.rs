@@ -55,6 +55,7 @@ use steadfast::{
         ClientBody, Credential, LlmClient, Provider, Providers, Secret, transport::Transport,
     },
     compact::{Counter, Models},
+    limit::Prices,
 };
 use steadfast_core::{BoxError, Call, Profile};
 use tower::{Service, util::BoxCloneSyncService};
@@ -80,6 +81,7 @@ struct Inner {
     aliases: BTreeMap<String, String>,
     identities: Identities,
     secrets: Vec<Secret>,
+    prices: Arc<Prices>,
     /// What outlives a change of the configuration, besides the state of the layers.
     kept: Kept,
 }
@@ -270,6 +272,7 @@ impl Gateway {
             targets: targets(config, &routes),
             catalog,
             stored,
+            prices: spend.prices().clone(),
             keeper_of_responses: keeper_of_responses(config),
             names: names(config),
             accounts: accounts(config),
@@ -364,6 +367,11 @@ impl Gateway {
     pub(crate) fn window(&self, profile: &Profile) -> Option<u64> {
         let known = || self.0.kept.models.get(profile.target.model()?);
         profile.can.window.or_else(|| known().map(|limits| limits.window))
+    }
+
+    /// What models cost.
+    pub(crate) fn prices(&self) -> &Arc<Prices> {
+        &self.0.prices
     }
 
     /// Whether some provider of a chain may be asked with some key. One that is only cooling may: a cooldown

@@ -1,0 +1,60 @@
+//! What became of requests, for operators.
+
+use axum::{
+    body::Body,
+    extract::{Path, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use steadfast_core::Usage;
+
+use super::{App, admin::admin, reply};
+use crate::{escape, stories::StoryQuery};
+
+/// `GET /admin/requests`: those under way, then those that are over, newest first.
+pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
+    if let Err(refused) = admin(&app, &asked) {
+        return refused;
+    }
+    let query = match StoryQuery::of(&asked.uri) {
+        Ok(query) => query,
+        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    };
+    let stories = app.stories().find(&query);
+    let price = price(&app);
+    let shown: Vec<_> = stories.iter().map(|story| story.summary(&price)).collect();
+    let (running, remembered, bytes) = app.stories().sizes();
+    let all = json!({
+        "running": running,
+        "remembered": remembered,
+        "bytes": bytes,
+        "requests": shown,
+    });
+    shown_to(&app, &asked, &all)
+}
+
+/// `GET /admin/requests/{id}`: all that is known of one request, by the id that its answer had in
+/// `x-steadfast-request-id`.
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, asked: Parts) -> Response {
+    if let Err(refused) = admin(&app, &asked) {
+        return refused;
+    }
+    let Some(story) = app.stories().get(&id) else {
+        let why = "no request with this id is under way, or remembered: /admin/requests lists those that are\n";
+        return (StatusCode::NOT_FOUND, why).into_response();
+    };
+    shown_to(&app, &asked, &story.whole(price(&app)))
+}
+
+/// What a model's usage costs by the prices of now, in micro-dollars.
+fn price(app: &App) -> impl Fn(&str, &Usage) -> u64 {
+    let prices = app.gateway().prices().clone();
+    move |model, usage| prices.price(model).cost(usage)
+}
+
+fn shown_to(app: &App, asked: &Parts, shown: &Value) -> Response {
+    let text = shown.to_string();
+    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
+    reply::ok("application/json", Body::from(text))
+}

@@ -1,0 +1,254 @@
+//! What became of each request, for operators: a bounded memory without a word of what was asked or answered.
+
+mod query;
+mod story;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use steadfast_core::RecoveryLog;
+
+pub(crate) use self::{
+    query::StoryQuery,
+    story::{Draft, Ending, Outcome, Story},
+};
+use crate::config::ObserveConfig;
+
+/// The part of what is remembered that requests may take which failed or needed recovery: three quarters. They are
+/// kept longest, and those that went well still have the rest.
+const NOTABLE: (usize, usize) = (3, 4);
+
+/// The requests that are under way and those that are over, newest last; one for all configurations of a process.
+pub(crate) struct Stories {
+    policy: Mutex<ObserveConfig>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    running: BTreeMap<u64, (Arc<Draft>, RecoveryLog)>,
+    /// Numbers what begins and what ends.
+    next: u64,
+    ordinary: Shelf,
+    notable: Shelf,
+}
+
+/// Stories in the order in which they ended.
+#[derive(Default)]
+struct Shelf {
+    stories: VecDeque<Arc<Story>>,
+    bytes: usize,
+}
+
+impl Shelf {
+    fn push(&mut self, story: Arc<Story>) {
+        self.bytes += story.size();
+        self.stories.push_back(story);
+    }
+
+    /// Forgets the oldest ones until the rest is within these bounds.
+    fn trim(&mut self, requests: usize, bytes: usize) {
+        while self.stories.len() > requests || self.bytes > bytes {
+            let Some(oldest) = self.stories.pop_front() else { return };
+            self.bytes -= oldest.size();
+        }
+    }
+}
+
+/// Ends the request's being under way when it is dropped.
+pub(crate) struct Underway {
+    stories: Arc<Stories>,
+    number: u64,
+    draft: Arc<Draft>,
+    log: RecoveryLog,
+}
+
+impl Stories {
+    pub(crate) fn new(policy: ObserveConfig) -> Self {
+        Self { policy: Mutex::new(policy), kept: Mutex::default() }
+    }
+
+    /// Goes by `policy` from now on.
+    pub(crate) fn set_policy(&self, policy: ObserveConfig) {
+        *self.policy.lock() = policy;
+        self.kept.lock().trim(&policy);
+    }
+
+    /// A request has been read, whose steps and attempts are in `log`.
+    pub(crate) fn begin(self: &Arc<Self>, draft: Draft, log: RecoveryLog) -> Underway {
+        let draft = Arc::new(draft);
+        let mut kept = self.kept.lock();
+        kept.next += 1;
+        let number = kept.next;
+        kept.running.insert(number, (draft.clone(), log.clone()));
+        Underway { stories: self.clone(), number, draft, log }
+    }
+
+    /// The stories that `query` asks for, newest first: those under way, then by their ends.
+    pub(crate) fn find(&self, query: &StoryQuery) -> Vec<Arc<Story>> {
+        let (running, mut over) = {
+            let kept = self.kept.lock();
+            let running: Vec<_> = kept.running.values().rev().cloned().collect();
+            let over = kept.ordinary.stories.iter().chain(&kept.notable.stories);
+            (running, over.cloned().collect::<Vec<_>>())
+        };
+        over.sort_by_key(|story| std::cmp::Reverse(story.order));
+        let running = running.iter().map(|(draft, log)| Arc::new(Story::so_far(draft, log)));
+        running.chain(over).filter(|story| query.takes(story)).take(query.limit).collect()
+    }
+
+    /// The story of the request with this id: the newest, where callers gave several the same.
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<Story>> {
+        let kept = self.kept.lock();
+        if let Some((draft, log)) = kept.running.values().rev().find(|(draft, _)| draft.id == id) {
+            return Some(Arc::new(Story::so_far(draft, log)));
+        }
+        let is_it = |story: &&Arc<Story>| story.draft.id == id;
+        let newest = |shelf: &Shelf| shelf.stories.iter().rev().find(is_it).cloned();
+        [newest(&kept.ordinary), newest(&kept.notable)]
+            .into_iter()
+            .flatten()
+            .max_by_key(|story| story.order)
+    }
+
+    /// How many are under way, how many are remembered, and their size in bytes.
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        let Kept { running, ordinary, notable, .. } = &*self.kept.lock();
+        let over = ordinary.stories.len() + notable.stories.len();
+        (running.len(), over, ordinary.bytes + notable.bytes)
+    }
+}
+
+impl Kept {
+    fn trim(&mut self, policy: &ObserveConfig) {
+        let (requests, bytes) = (policy.requests, policy.bytes());
+        let part = |all: usize| all.saturating_mul(NOTABLE.0) / NOTABLE.1;
+        self.notable.trim(part(requests), part(bytes));
+        let left = |all: usize, taken: usize| all.saturating_sub(taken);
+        let Shelf { stories, bytes: taken } = &self.notable;
+        self.ordinary.trim(left(requests, stories.len()), left(bytes, *taken));
+    }
+}
+
+impl Underway {
+    /// The request is over.
+    pub(crate) fn end(self, ending: Ending) {
+        let mut story = Story::new(self.draft.clone(), &self.log, ending);
+        let policy = *self.stories.policy.lock();
+        let mut kept = self.stories.kept.lock();
+        kept.next += 1;
+        story.order = kept.next;
+        let story = Arc::new(story);
+        let shelf = if story.is_notable() { &mut kept.notable } else { &mut kept.ordinary };
+        shelf.push(story);
+        kept.trim(&policy);
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.stories.kept.lock().running.remove(&self.number);
+    }
+}
+
+impl fmt::Debug for Stories {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (running, over, bytes) = self.sizes();
+        f.debug_struct("Stories")
+            .field("running", &running)
+            .field("over", &over)
+            .field("bytes", &bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::{Reason, Step};
+
+    use super::*;
+
+    fn stories(requests: usize, requests_mib: usize) -> Arc<Stories> {
+        Arc::new(Stories::new(ObserveConfig { requests, requests_mib }))
+    }
+
+    fn end(stories: &Arc<Stories>, id: &str, outcome: Outcome) {
+        let mut ending = Ending::new(outcome);
+        if outcome == Outcome::Failed {
+            ending.reason = Some(Reason::Overloaded);
+        }
+        stories.begin(read(id), RecoveryLog::enabled()).end(ending);
+    }
+
+    fn read(id: &str) -> Draft {
+        Draft { route: Some("default".into()), ..Draft::new(id.to_owned()) }
+    }
+
+    fn ids(stories: &Stories) -> Vec<String> {
+        let all = stories.find(&StoryQuery::default());
+        all.iter().map(|story| story.draft.id.clone()).collect()
+    }
+
+    #[test]
+    fn failures_are_kept_longest_and_never_all_there_is() {
+        let stories = stories(8, 1);
+        for n in 0..3 {
+            end(&stories, &format!("bad{n}"), Outcome::Failed);
+        }
+        for n in 0..20 {
+            end(&stories, &format!("ok{n}"), Outcome::Ok);
+        }
+        assert_eq!(ids(&stories), ["ok19", "ok18", "ok17", "ok16", "ok15", "bad2", "bad1", "bad0"]);
+        for n in 3..20 {
+            end(&stories, &format!("bad{n}"), Outcome::Failed);
+        }
+        let left = ids(&stories);
+        assert_eq!(left.len(), 8);
+        assert_eq!(left.iter().filter(|id| id.starts_with("ok")).count(), 2, "{left:?}");
+        assert_eq!(left[0], "bad19");
+    }
+
+    #[test]
+    fn bytes_are_bounded_too_and_what_is_left_out_is_gone() {
+        let stories = stories(1_000_000, 1);
+        for n in 0..3_000 {
+            let draft = Draft { model: "m".repeat(512), ..read(&format!("{n}")) };
+            let log = RecoveryLog::enabled();
+            log.record(|| Step::new("retry", "retried").with_detail("x".repeat(600)));
+            stories.begin(draft, log).end(Ending::new(Outcome::Ok));
+        }
+        let (_, over, bytes) = stories.sizes();
+        assert!((300..1_000).contains(&over), "{over}");
+        assert!(bytes <= 1024 * 1024, "{bytes}");
+        stories.set_policy(ObserveConfig { requests: 0, requests_mib: 1 });
+        assert_eq!(stories.sizes(), (0, 0, 0));
+        end(&stories, "x", Outcome::Failed);
+        assert!(stories.get("x").is_none());
+    }
+
+    #[test]
+    fn a_request_under_way_is_shown_and_ends_once() {
+        let stories = stories(10, 1);
+        let log = RecoveryLog::enabled();
+        let underway = stories.begin(read("now"), log.clone());
+        log.record(|| Step::new("retry", "retried"));
+        let story = stories.get("now").unwrap();
+        assert_eq!(story.outcome(), Outcome::Running);
+        assert_eq!(story.whole(|_, _| 0)["steps"][0]["step"], "retry.retried");
+        assert_eq!(ids(&stories), ["now"]);
+        drop(underway);
+        assert_eq!(ids(&stories), [""; 0], "nobody has ended it, so nothing is known of its end");
+        end(&stories, "twice", Outcome::Failed);
+        end(&stories, "twice", Outcome::Ok);
+        assert_eq!(stories.get("twice").unwrap().outcome(), Outcome::Ok, "the newest");
+        // What was refused at the door takes no room from those that somebody was asked for.
+        let mut refused = Ending::new(Outcome::Failed);
+        refused.reason = Some(Reason::Auth);
+        stories.begin(Draft::new("door".to_owned()), RecoveryLog::disabled()).end(refused);
+        assert!(!stories.get("door").unwrap().is_notable());
+    }
+}
