@@ -11,6 +11,10 @@ use std::{
 use steadfast::{Handles, Spend, SpendAccount, Target, health::HealthStatus};
 use tokio::time::Instant;
 
+use super::{
+    RouteStack,
+    available::{Resting, of_route},
+};
 use crate::escape;
 
 /// Series by their labels.
@@ -22,9 +26,11 @@ pub(super) fn of(
     handles: &Handles,
     is_known: impl Fn(&str) -> bool,
     accounts: Option<&HashSet<SpendAccount>>,
+    (routes, all): (&[RouteStack], &[Target]),
 ) -> String {
     let mut text = String::new();
     targets(&mut text, handles, &is_known);
+    available(&mut text, handles, &is_known, (routes, all));
     rates(&mut text, handles, &is_known);
     let degraded = handles.health.snapshot().providers.into_iter().map(|provider| {
         let label = format!("provider=\"{}\"", escape::label(&provider.provider));
@@ -56,6 +62,30 @@ fn targets(text: &mut String, handles: &Handles, is_known: &impl Fn(&str) -> boo
     }
     gauge(text, "target_cooling_seconds", cooling);
     gauge(text, "breaker_open", open);
+}
+
+/// Why targets cool, and how many of each route may be asked.
+fn available(
+    text: &mut String,
+    handles: &Handles,
+    is_known: &impl Fn(&str) -> bool,
+    (routes, all): (&[RouteStack], &[Target]),
+) {
+    let resting = Resting::now(handles);
+    let why = resting.reasons().iter().map(|(cooling, reason)| {
+        (format!("{},reason=\"{}\"", target(Some(cooling), is_known), reason.as_str()), 1)
+    });
+    gauge(text, "target_resting", why.collect::<Series<u8>>());
+    let of_routes: Vec<_> = routes
+        .iter()
+        .map(|route| {
+            let label = format!("route=\"{}\"", escape::label(route.name()));
+            (label, of_route(route, all, &resting))
+        })
+        .collect();
+    gauge(text, "route_targets", of_routes.iter().map(|(label, (all, _))| (label.clone(), *all)));
+    let available = of_routes.into_iter().map(|(label, (_, available))| (label, available));
+    gauge(text, "route_targets_available", available);
 }
 
 /// The limits that are known of targets, what is left of them, and who waits.

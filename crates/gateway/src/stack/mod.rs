@@ -1,5 +1,6 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod available;
 mod catalog;
 mod count;
 mod embed;
@@ -412,7 +413,7 @@ impl Gateway {
         format!(
             "# TYPE steadfast_provider_connections gauge\nsteadfast_provider_connections {}\n{}",
             kept.transport.connections(),
-            gauges::of(self.handles(), is_known, accounts)
+            gauges::of(self.handles(), is_known, accounts, (&self.0.routes, &self.0.targets))
         )
     }
 }

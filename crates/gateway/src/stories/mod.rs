@@ -168,7 +168,7 @@ impl fmt::Debug for Stories {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::{Reason, Step};
+    use steadfast_core::{Reason, Target};
 
     use super::*;
 
@@ -218,7 +218,7 @@ mod tests {
         for n in 0..3_000 {
             let draft = Draft { model: "m".repeat(512), ..read(&format!("{n}")) };
             let log = RecoveryLog::enabled();
-            log.record(|| Step::new("retry", "retried").with_detail("x".repeat(600)));
+            log.record_notice("failover", &Target::new("x".repeat(600)));
             stories.begin(draft, log).end(Ending::new(Outcome::Ok));
         }
         let (_, over, bytes) = stories.sizes();
@@ -235,10 +235,10 @@ mod tests {
         let stories = stories(10, 1);
         let log = RecoveryLog::enabled();
         let underway = stories.begin(read("now"), log.clone());
-        log.record(|| Step::new("retry", "retried"));
+        log.record_notice("failover", &Target::new("p"));
         let story = stories.get("now").unwrap();
         assert_eq!(story.outcome(), Outcome::Running);
-        assert_eq!(story.whole(|_, _| 0)["steps"][0]["step"], "retry.retried");
+        assert_eq!(story.whole(|_, _| 0)["steps"][0]["target"], "p");
         assert_eq!(ids(&stories), ["now"]);
         drop(underway);
         assert_eq!(ids(&stories), [""; 0], "nobody has ended it, so nothing is known of its end");
