@@ -4,6 +4,7 @@
 
 mod agents;
 mod bench;
+mod boards;
 mod chaos;
 mod deny;
 mod dominance;
@@ -171,6 +172,12 @@ const STEPS: &[Step] = &[
                `dominance --sockets [worlds]`: 500, the default gateway over sockets",
         ci: None,
         run: Run::WithArguments(dominance::run),
+    },
+    Step {
+        name: "boards",
+        what: "Prometheus' rules and Grafana's board, against a real Prometheus",
+        ci: Some(&[]),
+        run: Run::Plain(boards::run),
     },
     Step {
         name: "outage",

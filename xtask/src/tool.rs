@@ -17,6 +17,29 @@ pub(crate) const BUILT_QUICKLY: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
 ];
 
+/// Sees to it that the program `name` of Debian's package `package` is there.
+///
+/// # Errors
+///
+/// When it is missing and can not be installed.
+pub(crate) fn debian(name: &str, package: &str) -> Result<(), String> {
+    let is_there = || Command::new(name).arg("--version").output().is_ok();
+    if is_there() {
+        return Ok(());
+    }
+    for args in [&["update"][..], &["install", "-y", "--no-install-recommends", package]] {
+        println!("== {name} is missing: apt-get {}", args.join(" "));
+        // Whether it is there then is what counts: old lists may do, and there may be no apt-get.
+        let _ = Command::new("apt-get").args(args).status();
+    }
+    if is_there() {
+        return Ok(());
+    }
+    Err(format!(
+        "{name} is missing; it is in Debian's package {package}, which could not be installed"
+    ))
+}
+
 /// A program on crates.io.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tool {

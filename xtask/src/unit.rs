@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use crate::workspace;
+use crate::{tool, workspace};
 
 const UNIT: &str = "dist/steadfast.service";
 
@@ -70,17 +70,8 @@ fn check(success: bool, errors: &str) -> Result<(), String> {
 
 /// The version of systemd, which is installed when it is missing.
 fn version() -> Result<u32, String> {
-    if let Ok(output) = analyze(&["--version"]) {
-        return number(&String::from_utf8_lossy(&output.stdout));
-    }
-    for args in [&["update"][..], &["install", "-y", "--no-install-recommends", "systemd"]] {
-        println!("== systemd-analyze is missing: apt-get {}", args.join(" "));
-        // Whether it is there then is what counts: old lists may do, and there may be no apt-get.
-        let _ = Command::new("apt-get").args(args).status();
-    }
-    let output = analyze(&["--version"]).map_err(|error| {
-        format!("{error}; it is in Debian's package systemd, which could not be installed")
-    })?;
+    tool::debian("systemd-analyze", "systemd")?;
+    let output = analyze(&["--version"])?;
     number(&String::from_utf8_lossy(&output.stdout))
 }
 
