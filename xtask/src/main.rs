@@ -161,6 +161,12 @@ const STEPS: &[Step] = &[
         run: Run::WithArguments(frameworks::run),
     },
     Step {
+        name: "boards",
+        what: "Prometheus' rules and Grafana's board, against a real Prometheus",
+        ci: Some(&[]),
+        run: Run::Plain(boards::run),
+    },
+    Step {
         name: "test",
         what: "every test, doc tests, `chaos` and `sdk` included; `test [filter...]`: cargo test alone",
         ci: Some(&[]),
@@ -172,12 +178,6 @@ const STEPS: &[Step] = &[
                `dominance --sockets [worlds]`: 500, the default gateway over sockets",
         ci: None,
         run: Run::WithArguments(dominance::run),
-    },
-    Step {
-        name: "boards",
-        what: "Prometheus' rules and Grafana's board, against a real Prometheus",
-        ci: Some(&[]),
-        run: Run::Plain(boards::run),
     },
     Step {
         name: "outage",
