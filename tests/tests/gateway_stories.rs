@@ -150,6 +150,16 @@ async fn requests_are_listed_and_filtered_and_have_no_word_of_a_conversation() {
     ] {
         assert_eq!(listed(query).await, wanted, "{query}");
     }
+    let lately = &list["last_5_min"];
+    assert_eq!((&lately["ok"], &lately["failed"]), (&json!(1), &json!(2)), "{lately}");
+    assert!(lately["micro_dollars"].as_u64().unwrap() > 0, "{lately}");
+    let timeline = get(&gateway, "/admin/timeline?span=6h").await.json();
+    let [interval] = &timeline["intervals"].as_array().unwrap()[..] else { panic!("{timeline}") };
+    for name in ["ok", "failed", "input_tokens", "micro_dollars", "steps"] {
+        assert_eq!(interval[name], lately[name], "{name}");
+    }
+    let wrong = get(&gateway, "/admin/timeline?span=7d").await;
+    assert_eq!((wrong.status, wrong.text().contains("24h")), (400, true));
     let two = &list["requests"][1];
     let whole = get(&gateway, &format!("/admin/requests/{}", two["id"].as_str().unwrap())).await;
     assert!(!whole.text().contains("lighthouse"), "{}", whole.text());
@@ -185,7 +195,7 @@ async fn a_request_under_way_is_in_the_list_with_what_is_known_so_far() {
 #[tokio::test]
 async fn operators_alone_read_them() {
     let gateway = gateway(&[sim(Dialect::OpenAi).build()]);
-    for path in ["/admin/requests", "/admin/requests/x"] {
+    for path in ["/admin/requests", "/admin/requests/x", "/admin/timeline"] {
         assert_eq!(gateway.send(&HttpRequest::get(path)).await.status, 401, "{path}");
     }
     assert_eq!(get(&gateway, "/admin/requests").await.status, 200);

@@ -71,8 +71,28 @@ fn seconds(value: &Value) -> Option<String> {
     })
 }
 
+/// What became of requests in the last five minutes.
+fn lately(of: &Value) -> String {
+    let count = |name: &str| of[name].as_u64().unwrap_or(0);
+    let answered = count("ok") + count("recovered");
+    let first = &of["first_content_ms"];
+    let first = match (first["p50"].as_f64(), first["p95"].as_f64()) {
+        (Some(half), Some(most)) => {
+            format!("; first content within {:.1} s, 95 % within {:.1} s", half / 1e3, most / 1e3)
+        }
+        _ => String::new(),
+    };
+    format!(
+        "last 5 min   {answered} answered, {} of them recovered; {} lost; {} broken off by callers{first}; ${:.2}\n",
+        count("recovered"),
+        count("failed"),
+        count("cancelled"),
+        count("micro_dollars") as f64 / 1e6,
+    )
+}
+
 fn picture(status: &Value, requests: &Value) -> String {
-    let mut out = String::new();
+    let mut out = lately(&requests["last_5_min"]);
     for route in list(&status["routes"]) {
         let chain: Vec<String> = list(&route["chain"])
             .iter()
@@ -164,8 +184,15 @@ mod tests {
             "retry": {"retries": 1, "recovered": 1, "gave_up": 0},
             "resume": {"broken": 0, "resumed": 0},
         });
-        let shown = picture(&status, &json!({"running": 0, "remembered": 0, "requests": []}));
+        let lately = json!({
+            "ok": 40, "recovered": 2, "failed": 1, "cancelled": 3, "micro_dollars": 1_234_000,
+            "first_content_ms": {"p50": 400.0, "p95": 2_300.0},
+        });
+        let requests = json!({"running": 0, "remembered": 0, "last_5_min": lately, "requests": []});
+        let shown = picture(&status, &requests);
         for part in [
+            "42 answered, 2 of them recovered; 1 lost; 3 broken off",
+            "within 0.4 s, 95 % within 2.3 s; $1.23",
             "openai -> anthropic",
             "60 s, rate_limit",
             "12 s, its limit",

@@ -199,7 +199,13 @@ async fn ask(
     let memory = socket.map(|socket| &socket.memory);
     record.keeps(app.responses().fit_for(&mut request, setup.isolates(), memory)?);
     let route = setup.gateway.route(&request);
-    record.asked(&request.context, &request.model, request.stream, route.name());
+    record.asked(
+        &request.context,
+        &request.model,
+        request.stream,
+        route.name(),
+        setup.gateway.prices(),
+    );
     record.teaches(setup.gateway.counting().lesson(&request));
     let addressee = Caller::of(&request);
     let streamed = request

@@ -204,7 +204,7 @@ async fn read_and_compact(
     let opened = opened(&request);
     app.responses().fit(&mut request, setup.isolates())?;
     let route = setup.gateway.route(&request);
-    record.asked(&request.context, &request.model, false, route.name());
+    record.asked(&request.context, &request.model, false, route.name(), setup.gateway.prices());
     let compacted = compact(route.service(), &request).await?;
     record.answered(&compacted.head);
     let mut output: Vec<Value> = request

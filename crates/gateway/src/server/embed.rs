@@ -95,7 +95,7 @@ async fn ask(
     request.context.held_bytes = held;
     upward::add(&mut request.headers, &mut request.query, dialect, parts, &setup.forward);
     let route = setup.gateway.route(&request);
-    record.asked(&request.context, &request.model, false, route.name());
+    record.asked(&request.context, &request.model, false, route.name(), setup.gateway.prices());
     let mut service = route.embeddings(dialect).ok_or_else(|| nobody(dialect))?;
     service.ready().await?.call(request).await
 }

@@ -258,6 +258,7 @@ impl App {
             .route("/admin/status", get(admin::status))
             .route("/admin/spend", get(admin::spend))
             .route("/admin/requests", get(stories::list))
+            .route("/admin/timeline", get(stories::timeline))
             .route("/admin/requests/{id}", get(stories::one))
             .route("/admin/reload", post(admin::reload))
             .route("/admin/escalations", get(escalations::list))

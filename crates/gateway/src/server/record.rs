@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderValue;
+use steadfast::limit::Prices;
 use steadfast_chat::Head;
 use steadfast_client::dialect::translation::LeftOut;
 use steadfast_core::{
@@ -103,6 +104,7 @@ impl Record {
         model: &str,
         stream: bool,
         route: &Arc<str>,
+        prices: &Arc<Prices>,
     ) {
         if let Some(entry) = &mut self.0 {
             entry.tenant = context.tenant().map(Into::into);
@@ -110,7 +112,8 @@ impl Record {
             entry.route = Some(route.clone());
             entry.stream = stream;
             entry.log = context.log.clone();
-            let draft = entry.draft().with_context(context);
+            let mut draft = entry.draft().with_context(context);
+            draft.prices = Some(prices.clone());
             entry.underway = Some(entry.stories.begin(draft, entry.log.clone()));
         }
     }

@@ -7,9 +7,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
-use steadfast_core::Usage;
 
-use super::{App, admin::admin, reply};
+use super::{App, admin::admin, chat::query, reply};
 use crate::{escape, stories::StoryQuery};
 
 /// `GET /admin/requests`: those under way, then those that are over, newest first.
@@ -22,13 +21,14 @@ pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
         Err(why) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
     };
     let stories = app.stories().find(&query);
-    let price = price(&app);
-    let shown: Vec<_> = stories.iter().map(|story| story.summary(&price)).collect();
+    let shown: Vec<_> = stories.iter().map(|story| story.summary()).collect();
     let (running, remembered, bytes) = app.stories().sizes();
+    let lately = app.stories().lately();
     let all = json!({
         "running": running,
         "remembered": remembered,
         "bytes": bytes,
+        "last_5_min": lately,
         "requests": shown,
     });
     shown_to(&app, &asked, &all)
@@ -44,13 +44,19 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, asked: P
         let why = "no request with this id is under way, or remembered: /admin/requests lists those that are\n";
         return (StatusCode::NOT_FOUND, why).into_response();
     };
-    shown_to(&app, &asked, &story.whole(price(&app)))
+    shown_to(&app, &asked, &story.whole())
 }
 
-/// What a model's usage costs by the prices of now, in micro-dollars.
-fn price(app: &App) -> impl Fn(&str, &Usage) -> u64 {
-    let prices = app.gateway().prices().clone();
-    move |model, usage| prices.price(model).cost(usage)
+/// `GET /admin/timeline?span=15m`: how it went, in intervals.
+pub(super) async fn timeline(State(app): State<App>, asked: Parts) -> Response {
+    if let Err(refused) = admin(&app, &asked) {
+        return refused;
+    }
+    let span = query(&asked.uri, "span");
+    match app.stories().timeline(span.as_deref().unwrap_or("15m")) {
+        Ok(timeline) => shown_to(&app, &asked, &timeline),
+        Err(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    }
 }
 
 fn shown_to(app: &App, asked: &Parts, shown: &Value) -> Response {

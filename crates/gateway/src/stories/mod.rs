@@ -2,6 +2,7 @@
 
 mod query;
 mod story;
+mod timeline;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,8 +11,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use steadfast_core::RecoveryLog;
 
+use self::timeline::Timeline;
 pub(crate) use self::{
     query::StoryQuery,
     story::{Draft, Ending, Outcome, Story},
@@ -28,13 +31,13 @@ pub(crate) struct Stories {
     kept: Mutex<Kept>,
 }
 
-#[derive(Default)]
 struct Kept {
     running: BTreeMap<u64, (Arc<Draft>, RecoveryLog)>,
     /// Numbers what begins and what ends.
     next: u64,
     ordinary: Shelf,
     notable: Shelf,
+    timeline: Timeline,
 }
 
 /// Stories in the order in which they ended.
@@ -69,7 +72,14 @@ pub(crate) struct Underway {
 
 impl Stories {
     pub(crate) fn new(policy: ObserveConfig) -> Self {
-        Self { policy: Mutex::new(policy), kept: Mutex::default() }
+        let kept = Kept {
+            running: BTreeMap::new(),
+            next: 0,
+            ordinary: Shelf::default(),
+            notable: Shelf::default(),
+            timeline: Timeline::new(),
+        };
+        Self { policy: Mutex::new(policy), kept: Mutex::new(kept) }
     }
 
     /// Goes by `policy` from now on.
@@ -115,6 +125,21 @@ impl Stories {
             .max_by_key(|story| story.order)
     }
 
+    /// How it went in the span `name`, in intervals.
+    ///
+    /// # Errors
+    ///
+    /// The names that there are.
+    pub(crate) fn timeline(&self, name: &str) -> Result<Value, String> {
+        let span = self.kept.lock().timeline.span(name);
+        span.ok_or_else(|| format!("span: there are {}", timeline::names().join(", ")))
+    }
+
+    /// How it went in the last five minutes.
+    pub(crate) fn lately(&self) -> Value {
+        self.kept.lock().timeline.lately()
+    }
+
     /// How many are under way, how many are remembered, and their size in bytes.
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let Kept { running, ordinary, notable, .. } = &*self.kept.lock();
@@ -142,6 +167,7 @@ impl Underway {
         let mut kept = self.stories.kept.lock();
         kept.next += 1;
         story.order = kept.next;
+        kept.timeline.add(&story);
         let story = Arc::new(story);
         let shelf = if story.is_notable() { &mut kept.notable } else { &mut kept.ordinary };
         shelf.push(story);
@@ -238,7 +264,7 @@ mod tests {
         log.record_notice("failover", &Target::new("p"));
         let story = stories.get("now").unwrap();
         assert_eq!(story.outcome(), Outcome::Running);
-        assert_eq!(story.whole(|_, _| 0)["steps"][0]["target"], "p");
+        assert_eq!(story.whole()["steps"][0]["target"], "p");
         assert_eq!(ids(&stories), ["now"]);
         drop(underway);
         assert_eq!(ids(&stories), [""; 0], "nobody has ended it, so nothing is known of its end");

@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
+use steadfast::limit::Prices;
 use steadfast_core::{
     AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target, Usage,
     time::wall,
@@ -26,6 +27,8 @@ pub(crate) struct Draft {
     pub(crate) stream: bool,
     /// Who asked: tenant, key, agent, session, task.
     pub(crate) who: [Option<Box<str>>; 5],
+    /// What models cost.
+    pub(crate) prices: Option<Arc<Prices>>,
 }
 
 /// The names of [`Draft::who`].
@@ -43,6 +46,7 @@ impl Draft {
             route: None,
             stream: false,
             who: Default::default(),
+            prices: None,
         }
     }
 
@@ -122,12 +126,19 @@ pub(crate) struct Story {
     attempts: Vec<AttemptRecord>,
     steps: Vec<Step>,
     dropped: usize,
+    micro_dollars: u64,
 }
 
 impl Story {
     pub(super) fn new(draft: Arc<Draft>, log: &RecoveryLog, ending: Ending) -> Self {
         let (attempts, steps, dropped) = (log.attempt_records(), log.steps(), log.dropped());
-        Self { draft, order: 0, ending, attempts, steps, dropped }
+        let cost = |attempt: &AttemptRecord| {
+            let model = attempt.target.as_ref()?.model()?;
+            attempt.usage.total()?;
+            Some(draft.prices.as_ref()?.price(model).cost(&attempt.usage))
+        };
+        let micro_dollars = attempts.iter().filter_map(cost).fold(0, u64::saturating_add);
+        Self { draft, order: 0, ending, attempts, steps, dropped, micro_dollars }
     }
 
     /// The story of a request that is under way.
@@ -150,6 +161,27 @@ impl Story {
     /// Who has answered, or was asked last.
     pub(crate) fn target(&self) -> Option<&Target> {
         self.ending.target.as_ref()
+    }
+
+    /// What the layers did.
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// When the attempt began that brought the first content, and how long that took.
+    pub(super) fn first_content(&self) -> Option<(Duration, Duration)> {
+        let brought = self.attempts.iter().filter_map(|one| Some((one.at, one.first_content?)));
+        brought.min_by_key(|(at, first)| *at + *first)
+    }
+
+    /// The tokens that providers have reported for all attempts.
+    pub(super) fn usage(&self) -> Usage {
+        self.attempts.iter().fold(Usage::default(), |all, one| all.plus(&one.usage))
+    }
+
+    /// What all attempts together have cost.
+    pub(super) fn micro_dollars(&self) -> u64 {
+        self.micro_dollars
     }
 
     /// Everybody who was asked.
@@ -193,14 +225,10 @@ impl Story {
             + size_of_val(&*self.steps)
     }
 
-    /// What a list has of it. `price` is what a model's usage costs, in micro-dollars.
-    pub(crate) fn summary(&self, price: impl Fn(&str, &Usage) -> u64) -> Value {
+    /// What a list has of it.
+    pub(crate) fn summary(&self) -> Value {
         let (draft, ending) = (&*self.draft, &self.ending);
-        let contents = self.attempts.iter().filter_map(|one| Some(one.at + one.first_content?));
-        let cost = self.attempts.iter().map(|one| {
-            let model = one.target.as_ref().and_then(Target::model).unwrap_or_default();
-            price(model, &one.usage)
-        });
+        let first = self.first_content().map(|(at, first)| at + first);
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| {
             if !value.is_null() {
@@ -224,16 +252,16 @@ impl Story {
         put("target", json!(ending.target.as_ref().map(Target::as_str)));
         put("asked", json!(ending.asked));
         put("ms", millis(ending.took));
-        put("first_content_ms", contents.min().map_or(Value::Null, millis));
+        put("first_content_ms", first.map_or(Value::Null, millis));
         put("usage", usage(&ending.usage));
-        put("micro_dollars", json!(cost.sum::<u64>()));
+        put("micro_dollars", json!(self.micro_dollars));
         put("left_out", json!(ending.left_out));
         Value::Object(object)
     }
 
     /// All of it.
-    pub(crate) fn whole(&self, price: impl Fn(&str, &Usage) -> u64) -> Value {
-        let mut story = self.summary(price);
+    pub(crate) fn whole(&self) -> Value {
+        let mut story = self.summary();
         story["attempts"] = self.attempts.iter().map(attempt).collect();
         story["steps"] = self.steps.iter().map(step).collect();
         story["steps_dropped"] = json!(self.dropped);
