@@ -274,7 +274,8 @@ async fn what_is_left_in_the_background_ends_with_the_command() {
     let patient = runner(|policy| policy.drain = STARTED);
     let late = Script::new("(sleep 0.2; echo late) & echo early");
     let done = patient.run(late).await.unwrap();
-    assert_eq!((done.output.as_str(), done.leftovers), ("early\nlate\n", 0));
+    // Its shell has closed the pipe, and may not be quite gone.
+    assert_eq!((done.output.as_str(), done.survivors), ("early\nlate\n", 0));
 }
 
 #[tokio::test]
