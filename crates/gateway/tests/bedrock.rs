@@ -4,7 +4,7 @@
 #![cfg(all(unix, feature = "aws"))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use serde_json::json;
 use steadfast_core::Dialect;
@@ -45,7 +45,8 @@ async fn bedrock() -> SimServer {
     SimServer::local(provider).await.unwrap()
 }
 
-fn serve(folder: &Path, upstream: &str) -> (Running, std::net::SocketAddr) {
+/// The binary with `task`, whose keys a profile's command gives.
+fn configured(folder: &Path, upstream: &str, task: &str) -> Command {
     let keys = folder.join("keys.json");
     let profile = format!("[profile models]\ncredential_process = /bin/cat {}\n", keys.display());
     let profile = file(folder, "aws", &profile);
@@ -56,11 +57,16 @@ fn serve(folder: &Path, upstream: &str) -> (Running, std::net::SocketAddr) {
          credentials = [\"aws:profile/models\"]\nmodels = {{ \"*\" = \"{MODEL}\" }}\n"
     );
     let config = file(folder, "steadfast.toml", &config);
-    let mut command = steadfast(&["serve", "--config", &config]);
+    let mut command = steadfast(&[task, "--config", &config]);
     command.env("AWS_CONFIG_FILE", profile).env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"] {
         command.env_remove(name);
     }
+    command
+}
+
+fn serve(folder: &Path, upstream: &str) -> (Running, std::net::SocketAddr) {
+    let command = configured(folder, upstream, "serve");
     let running = Running::start(command);
     let at = address(&running.line("serves on"));
     (running, at)
@@ -80,6 +86,28 @@ fn ask(at: std::net::SocketAddr, stream: bool) -> String {
             body.len()
         ),
     )
+}
+
+/// What can not be had is found by a check, without its secrets.
+#[test]
+fn a_check_fetches_credentials_of_a_cloud() {
+    let folder = folder("bedrock-check");
+    let kept = folder.join("keys.json");
+    let check = || {
+        let mut command = configured(&folder, "http://127.0.0.1:9", "check");
+        command.arg("--fetch");
+        let output = command.output().unwrap();
+        assert!(!text(&output.stderr).contains("secret-of"), "{output:?}");
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    fs::write(&kept, keys("AKIAFIRST")).unwrap();
+    let (code, printed) = check();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("fetched: bedrock: aws:profile/models"), "{printed}");
+    fs::write(&kept, "no keys").unwrap();
+    let (code, printed) = check();
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("bedrock: aws:profile/models: "), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -182,6 +182,7 @@ pub(crate) struct ServeArgs {
 Examples:
   steadfast check --config steadfast.toml
   steadfast check --config steadfast.toml --json | jq .worst_attempts
+  steadfast check --config steadfast.toml --fetch
   steadfast check --schema > steadfast.schema.json
 
 What is wrong is written to standard error as file:line:column: key: what, a line each.")]
@@ -192,8 +193,11 @@ pub(crate) struct CheckArgs {
     /// Print the resolved stack as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Fetch each credential of a cloud, such as `aws:default`, once: 20 s at most. No provider is asked for anything.
+    #[arg(long)]
+    pub(crate) fetch: bool,
     /// Print the JSON schema of the file, for editors, and nothing else.
-    #[arg(long, conflicts_with_all = ["config", "json"])]
+    #[arg(long, conflicts_with_all = ["config", "json", "fetch"])]
     pub(crate) schema: bool,
 }
 

@@ -20,6 +20,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::Arc,
+    time::Duration,
 };
 
 pub(crate) use self::count::{Counted, Counting, Lesson};
@@ -53,12 +54,14 @@ use steadfast::cloud::GoogleSource;
 use steadfast::{
     Handles, SpendAccount, Stack, Target,
     client::{
-        ClientBody, Credential, LlmClient, Provider, Providers, Secret, transport::Transport,
+        ClientBody, Credential, CredentialSource, LlmClient, Provider, Providers, Secret,
+        transport::Transport,
     },
     compact::{Counter, Models},
     limit::Prices,
 };
 use steadfast_core::{BoxError, Call, Profile};
+use tokio::time::timeout;
 use tower::{Service, util::BoxCloneSyncService};
 
 /// The running stacks and their handles; cheap to clone.
@@ -498,6 +501,30 @@ fn cloud_source(cloud: CloudCredential<'_>) -> Result<Fetched, String> {
         _ => Err("this build has no credentials of that cloud".to_owned()),
     }
 }
+
+/// Fetches each credential of a cloud once, and drops it: by provider and where it comes from, why it can not be had.
+pub(crate) async fn fetch_credentials(config: &Config) -> Vec<(String, Option<String>)> {
+    let mut fetched = Vec::new();
+    for (provider, reference) in config
+        .providers
+        .iter()
+        .flat_map(|provider| provider.credentials.iter().map(|one| (&provider.name, one)))
+    {
+        let Some(Ok(cloud)) = CloudCredential::of(reference) else { continue };
+        let why = match cloud_source(cloud) {
+            Ok(source) => match timeout(FETCH, source.fetch()).await {
+                Ok(done) => done.err().map(|failure| failure.to_string()),
+                Err(_) => Some(format!("nothing has come within {FETCH:?}")),
+            },
+            Err(why) => Some(why),
+        };
+        fetched.push((format!("{provider}: {reference}"), why));
+    }
+    fetched
+}
+
+/// The longest that a check waits for a credential: as long as the gateway does.
+const FETCH: Duration = Duration::from_secs(20);
 
 /// What providers are sent and nobody else may see: credentials, and headers that hold one.
 fn secrets(config: &Config, providers: &Providers) -> Vec<Secret> {
