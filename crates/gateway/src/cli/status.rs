@@ -104,7 +104,7 @@ fn picture(status: &Value, requests: &Value) -> String {
         let _ = writeln!(out, "{:<12} {}", text(&route["name"]), chain.join(" -> "));
     }
     let (targets, limits) = (list(&status["targets"]), list(&status["rate_limits"]));
-    let _ = writeln!(out, "\n{:<44} {:<10} {:<22} last error", "target", "state", "rests");
+    let _ = writeln!(out, "\n{:<44} {:<10} {:<26} last error", "target", "state", "rests");
     for target in targets {
         let rests = &target["cooling"];
         let limit = limits.iter().find(|limit| limit["target"] == target["target"]);
@@ -125,7 +125,7 @@ fn picture(status: &Value, requests: &Value) -> String {
         let error: String = error.chars().take(100).collect();
         let _ = writeln!(
             out,
-            "{:<44} {:<10} {:<22} {error}",
+            "{:<44} {:<10} {:<26} {error}",
             text(&target["target"]),
             text(&target["status"]),
             rests

@@ -93,7 +93,8 @@ async fn live(args: &DemoArgs) -> Result<(), Exit> {
     let at = running.address;
     print::result(format_args!(
         "steadfast demo: the gateway is on http://{at}\n  \
-           who is resting and why   http://{at}/admin/status\n  \
+           how everybody is         steadfast status --watch --url http://{at}\n  \
+           what became of requests  steadfast why --url http://{at}\n  \
            metrics                  http://{at}/metrics\n  \
            ask it something         curl -s http://{at}/v1/chat/completions -H 'content-type: application/json' \\\n                             \
            -d '{{\"model\":\"gpt-4o\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'\n\
