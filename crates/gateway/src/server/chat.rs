@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
 use super::{
-    App, Peer, Setup,
+    App, Setup,
     array::ArrayEncoder,
     body, compaction, down,
     record::Record,
@@ -52,17 +52,10 @@ pub(super) async fn answer(
     request: Request,
 ) -> Response {
     let (parts, mut body) = request.into_parts();
-    let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
     // What is in force now is in force for all of this request.
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let mut record = Record::begin(
-        app.metrics().clone(),
-        app.stories().clone(),
-        dialect,
-        outgoing.id.clone(),
-        reader,
-    );
+    let mut record = app.record(dialect, &outgoing, &parts);
 
     let received = match receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,

@@ -130,14 +130,7 @@ pub(super) async fn answer(app: &App, request: Request) -> Response {
     let (parts, mut body) = request.into_parts();
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let reader = parts.extensions.get::<super::Peer>().map(|peer| peer.reader.clone());
-    let mut record = Record::begin(
-        app.metrics().clone(),
-        app.stories().clone(),
-        DIALECT,
-        outgoing.id.clone(),
-        reader,
-    );
+    let mut record = app.record(DIALECT, &outgoing, &parts);
     let mut received = match chat::receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,
         Err(failure) => {

@@ -10,7 +10,7 @@ use steadfast_core::{Dialect, Failure, FaultSide, Reason};
 use tower::{Service, ServiceExt};
 
 use super::{
-    App, Peer, Setup,
+    App, Setup,
     body::COPIED,
     chat::{self, Received},
     down,
@@ -28,16 +28,9 @@ pub(super) async fn answer(
     request: Request,
 ) -> Response {
     let (parts, mut body) = request.into_parts();
-    let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
-    let mut record = Record::begin(
-        app.metrics().clone(),
-        app.stories().clone(),
-        dialect,
-        outgoing.id.clone(),
-        reader,
-    );
+    let mut record = app.record(dialect, &outgoing, &parts);
     let received = match chat::receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,
         Err(failure) => {

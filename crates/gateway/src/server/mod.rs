@@ -47,7 +47,7 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, Uri, header, request::Parts};
 use parking_lot::{Mutex, RwLock};
 use steadfast_client::{Secret, dialect::EmbedRoute};
 use steadfast_core::{Dialect, Failure, Reason};
@@ -59,7 +59,7 @@ pub use self::{
     reload::Reloaded,
     saved::StateFile,
 };
-use self::{heavy::Heavy, reload::Reloads, reply::Outgoing};
+use self::{heavy::Heavy, record::Record, reload::Reloads, reply::Outgoing};
 use crate::{
     admission::{Admission, Limit, Limits},
     config::{Config, ConfigErrors, Source},
@@ -205,6 +205,13 @@ impl App {
     /// For the answer to the request with this head.
     fn outgoing(&self, headers: &HeaderMap, uri: &Uri) -> Outgoing {
         Outgoing::of(&self.setup().secrets, headers, uri)
+    }
+
+    /// The record of a request in `dialect` that has just come.
+    fn record(&self, dialect: Dialect, outgoing: &Outgoing, parts: &Parts) -> Record {
+        let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
+        let (metrics, stories) = (self.metrics().clone(), self.stories().clone());
+        Record::begin(metrics, stories, dialect, outgoing.id.clone(), reader)
     }
 
     /// What the gateway counts.

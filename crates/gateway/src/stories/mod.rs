@@ -165,6 +165,8 @@ impl Underway {
         let mut story = Story::new(self.draft.clone(), &self.log, ending);
         let policy = *self.stories.policy.lock();
         let mut kept = self.stories.kept.lock();
+        // At once, so that no list has it twice.
+        kept.running.remove(&self.number);
         kept.next += 1;
         story.order = kept.next;
         kept.timeline.add(&story);
