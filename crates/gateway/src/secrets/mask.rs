@@ -10,7 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use steadfast_core::MASK;
 
-use super::{SHORTEST, Secrets, fetched::fetched, recent::RECENT};
+use super::{
+    SHORTEST, Secrets,
+    fetched::fetched,
+    recent::{RECENT, RecentKey},
+};
 use crate::server::query;
 
 /// The shortest key of a caller's that is searched for, in bytes: 16, so that a dummy such as `test`, which SDKs want
@@ -38,20 +42,23 @@ static CREDENTIALS: [HeaderName; 5] = [
 /// the keys that its caller presented.
 pub(crate) struct Mask {
     configured: Arc<Secrets>,
-    presented: Vec<Box<[u8]>>,
-    /// Finds them; made when something goes wrong, so that nobody else pays for it.
+    /// Keys that came before.
+    known: Vec<Arc<RecentKey>>,
+    /// Keys that came for the first time.
+    new: Vec<Box<[u8]>>,
+    /// Finds the new ones; made for the first text that is searched for them.
     finder: OnceLock<Secrets>,
 }
 
 impl Mask {
     /// For the request with this head. From now on the log shows none of its keys either.
     pub(crate) fn of(configured: Arc<Secrets>, headers: &HeaderMap, uri: &Uri) -> Self {
-        let mut keys: Vec<Box<[u8]>> = Vec::new();
-        presented(headers, uri, &mut |key| {
-            RECENT.keep(key);
-            keys.push(key.into());
+        let (mut known, mut new) = (Vec::new(), Vec::new());
+        presented(headers, uri, &mut |key| match RECENT.keep(key) {
+            Some(key) => known.push(key),
+            None => new.push(key.into()),
         });
-        Self { configured, presented: keys, finder: OnceLock::new() }
+        Self { configured, known, new, finder: OnceLock::new() }
     }
 
     /// `text` without secrets.
@@ -96,23 +103,24 @@ impl Mask {
 
     /// Whether a key that the caller presented stands in `text`.
     pub(crate) fn is_presented(&self, text: &[u8]) -> bool {
-        self.presented.iter().any(|key| text.windows(key.len()).any(|part| *part == **key))
+        let known = self.known.iter().map(|key| key.key());
+        let mut all = known.chain(self.new.iter().map(|key| &**key));
+        all.any(|key| text.windows(key.len()).any(|part| part == key))
     }
 
     fn mask<'t>(&self, text: &'t [u8]) -> Cow<'t, [u8]> {
         let mut masked = self.configured.mask(text);
-        for fetched in fetched() {
-            if let Cow::Owned(more) = fetched.mask(&masked) {
+        let mut mask = |secrets: &Secrets| {
+            if let Cow::Owned(more) = secrets.mask(&masked) {
                 masked = Cow::Owned(more);
             }
+        };
+        fetched().iter().for_each(|fetched| mask(fetched));
+        self.known.iter().for_each(|key| mask(key.secrets()));
+        if !self.new.is_empty() {
+            mask(self.finder.get_or_init(|| Secrets::of(&self.new)));
         }
-        if self.presented.is_empty() {
-            return masked;
-        }
-        match self.finder.get_or_init(|| Secrets::of(&self.presented)).mask(&masked) {
-            Cow::Owned(both) => Cow::Owned(both),
-            Cow::Borrowed(_) => masked,
-        }
+        masked
     }
 }
 
@@ -223,7 +231,8 @@ mod tests {
         assert_eq!(mask.text(format!("<{key}>")), "<[redacted]>");
         assert_eq!(mask.text(format!("<{}", &key[..256])), "<[redacted]");
         let longer = "x".repeat(100 * PIECE);
-        assert_eq!(mask_of_headers(&[("x-api-key", &longer)]).presented.len(), PIECES);
+        let mask = mask_of_headers(&[("x-api-key", &longer)]);
+        assert_eq!(mask.known.len() + mask.new.len(), PIECES);
     }
 
     #[test]
