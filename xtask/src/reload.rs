@@ -7,5 +7,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [times] if times.parse::<u32>().is_ok() => times,
         _ => return Err("`reload [times]`, such as `reload 500`".to_owned()),
     };
-    crate::at_length("reload", "gateway_reload", "reloads_under_load", ("STEADFAST_RELOADS", times))
+    crate::at_length(
+        "reload",
+        "gateway",
+        "reload::reloads_under_load",
+        ("STEADFAST_RELOADS", times),
+    )
 }

@@ -1,7 +1,5 @@
 //! Authentication, which keys are sent where, and that no secret is ever disclosed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use steadfast::sim::{Dialect, Fault, FaultPlan, RawResponse};
 use steadfast_tests::gateway::{
     DIALECTS, PROVIDER_KEY, Rig, ask, http::HttpRequest, model, pairs, provider, rich_answer,

@@ -1,7 +1,5 @@
 //! Requests that every provider has failed, held for an operator, over sockets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;

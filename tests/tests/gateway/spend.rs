@@ -1,7 +1,5 @@
 //! What tenants and their keys spend: capped, counted as the providers report it, and shown.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use serde_json::{Value, json};
 use steadfast::sim::{
     Answer, Dialect, Entry, ErrorKind, Fault, FaultPlan, How, PlanRule, Summaries, SummaryReply,

@@ -1,7 +1,5 @@
 //! Counts of tokens through the gateway: by the provider where it can, else here; and nothing else is changed by them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::time::Duration;
 
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! Presets in the gateway's file, over sockets. Their numbers are tested on a paused clock (`presets`); here
 //! it is that the file sets them, and that its own keys override them.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::Value;
 use steadfast::sim::{Answer, Dialect, ErrorKind, Fault, FaultPlan, PlanRule};
 use steadfast_tests::gateway::{

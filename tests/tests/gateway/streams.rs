@@ -1,8 +1,6 @@
 //! Streams that break, in every pair of dialects, over real sockets: the caller gets what had
 //! arrived, one error event of its own dialect, and nothing that looks like a proper end.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use serde_json::Value;
 use steadfast::sim::{Break, Dialect, ErrorKind, Fault, FaultPlan, How};
 use steadfast_tests::gateway::{

@@ -1,8 +1,6 @@
 //! No secret leaves the gateway, whatever it is, wherever a provider echoes it and however it is written; and what
 //! stands around it does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{fmt::Write as _, time::Duration};
 
 use serde_json::{Value, json};

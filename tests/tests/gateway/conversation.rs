@@ -2,8 +2,6 @@
 //! stream that breaks is resumed, an answer that is cut off is continued, an agent in a loop is
 //! stopped, a conversation that is too long is compacted. Answers are read by hand-written parsers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use serde_json::{Value, json};
 use steadfast::sim::{
     Answer, ContinuationMode, Dialect, Fault, FaultPlan, How, Model, PlanRule, SimProviderBuilder,

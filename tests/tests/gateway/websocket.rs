@@ -1,7 +1,5 @@
 //! OpenAI's Responses API over a WebSocket: a turn for each message, in front of any provider.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};

@@ -1,8 +1,6 @@
 //! Edge cases of the gateway: invalid requests, providers that refuse, and the headers that a caller
 //! gets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use serde_json::Value;
 use steadfast::sim::{Dialect, ErrorKind, Fault, FaultPlan, RateLimit, RawResponse};
 use steadfast_tests::gateway::{

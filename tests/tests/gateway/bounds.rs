@@ -1,8 +1,6 @@
 //! What callers and providers can not do: push out what is known of others, fill the metrics with names, ask
 //! for a wait without an end, or write what is not seen where an operator reads.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};

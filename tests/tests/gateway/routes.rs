@@ -1,8 +1,6 @@
 //! Routes: requests go by chains and limits of their own, by model, tenant and agent, and know the same of
 //! their targets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::time::Duration;
 
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! The configuration is read again while requests are under way: none of them notices, and what is known
 //! of what stays is kept.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{
     sync::{
         Arc,

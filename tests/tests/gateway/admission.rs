@@ -1,8 +1,6 @@
 //! How much the gateway takes in at once: connections, requests, bytes of bodies. Beyond it callers are refused
 //! soon, in their own dialect and with a time to come back.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::time::Duration;
 
 use serde_json::json;

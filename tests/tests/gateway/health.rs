@@ -1,7 +1,5 @@
 //! Providers that are degraded and limits that are learned, through the whole gateway and with nothing of either set.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;

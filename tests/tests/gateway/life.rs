@@ -1,8 +1,6 @@
 //! The lifecycle of requests and of the gateway: disconnects, keep-alives, shutdown, and what an
 //! operator can observe.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

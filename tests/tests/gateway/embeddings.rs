@@ -1,7 +1,5 @@
 //! Embeddings through the gateway: order and values exact, whatever fails, and never two models mixed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use base64::Engine as _;
 use serde_json::{Value, json};
 use steadfast::sim::{

@@ -1,8 +1,6 @@
 //! Clouds in front of simulations of them that take nothing but what they document: exact answers, truthful breaks,
 //! errors by what they mean, and credentials that expire.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{
     path::PathBuf,
     sync::{
@@ -234,7 +232,7 @@ async fn tokens_are_counted_where_a_cloud_counts_them() {
 }
 
 /// A key that opens nothing.
-const TEST_KEY: &str = include_str!("data/test-key.pem");
+const TEST_KEY: &str = include_str!("../data/test-key.pem");
 
 /// Where tokens of Google come from: gives `token-0`, `token-1` and so on. How many it gave.
 async fn token_endpoint() -> (String, Arc<AtomicUsize>) {

@@ -1,8 +1,6 @@
 //! Every wait for a caller has an end: requests that stop on their way or are announced as too large,
 //! connections that are idle or old.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::time::Duration;
 
 use steadfast::sim::Dialect;

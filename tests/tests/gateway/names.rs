@@ -1,8 +1,6 @@
 //! Whose name counts: a gateway without keys answers programs of its own machine, by whichever way a
 //! request names it, and no page of a browser.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use steadfast::sim::Dialect;
 use steadfast_tests::gateway::{
     Rig, ask,

@@ -1,8 +1,6 @@
 //! What a caller gets is exactly what the provider sent, in every pair of dialects, whole and
 //! streamed; and within one dialect the same bytes, unknown fields included, in both directions.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use steadfast::sim::{

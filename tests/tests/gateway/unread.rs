@@ -1,8 +1,6 @@
 //! Callers that take an answer and do not read it: they hold nothing of the provider past the send timeout
 //! or the call's own deadline, and nobody else notices.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{
     net::SocketAddr,
     sync::{

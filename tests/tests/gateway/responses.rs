@@ -1,8 +1,6 @@
 //! Responses that a request goes on from by their ids: at their provider as long as it answers, and elsewhere with
 //! all of the conversation.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! What becomes of a request that only its own dialect has all the words for, over sockets: what is left out
 //! is named, what has no word makes the target be passed over, and nothing vanishes in silence.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use serde_json::{Value, json};
 use steadfast::sim::{Answer, Dialect, Model};
 use steadfast_tests::gateway::{
