@@ -25,6 +25,7 @@ mod reload;
 mod scripts;
 mod sdk;
 mod siege;
+mod simulate;
 mod tool;
 mod unit;
 mod words;
@@ -184,6 +185,12 @@ const STEPS: &[Step] = &[
         what: "a provider is down for ten minutes: what callers notice, and what it is asked; `outage [seconds]`",
         ci: None,
         run: Run::WithArguments(outage::run),
+    },
+    Step {
+        name: "simulate",
+        what: "the five worlds of docs/simulate.md, their tables and pictures; `simulate --quick`: shorter, only printed",
+        ci: None,
+        run: Run::WithArguments(simulate::run),
     },
     Step {
         name: "reload",

@@ -15,6 +15,7 @@ pub mod metrics;
 mod responses;
 mod secrets;
 pub mod server;
+pub mod simulate;
 pub mod stack;
 mod stories;
 mod webhook;

@@ -22,6 +22,7 @@ mod reload;
 mod responses;
 mod routes;
 mod secrets;
+mod simulated;
 mod spend;
 mod stories;
 mod streams;

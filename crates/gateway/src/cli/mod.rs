@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use steadfast_core::Dialect;
 
-use crate::config::ConfigErrors;
+use crate::{config::ConfigErrors, simulate::Assertion};
 
 mod check;
 mod classify;
@@ -29,6 +29,7 @@ mod replay;
 mod serve;
 mod sessions;
 mod sim;
+mod simulate;
 mod status;
 mod why;
 
@@ -81,6 +82,7 @@ Examples:
   steadfast compact request.json --dialect anthropic --model claude-sonnet-4-5 > smaller.json
   steadfast replay session.json --dialect anthropic
   steadfast sim --listen 127.0.0.1:9000 --plan faults.toml
+  steadfast simulate --world outage       a day of it before a provider that is down, in a minute
   steadfast status --watch                how the gateway on this machine is
   steadfast why                           the last requests of the gateway on this machine
   steadfast why 01JD2X8Q                  what became of this one
@@ -110,6 +112,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Simulated providers as a server.
     Sim(SimArgs),
+    /// A configuration before simulated providers that go wrong, in virtual time: what callers would notice.
+    Simulate(SimulateArgs),
     /// How a running gateway is: who is well, who rests and until when, and the last requests.
     Status(StatusArgs),
     /// What became of a request at a running gateway: each attempt, what was waited for, what was done next.
@@ -300,6 +304,60 @@ pub(crate) struct SimArgs {
     pub(crate) control: Option<SocketAddr>,
 }
 
+/// `steadfast simulate`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  steadfast simulate --world outage
+  steadfast simulate --config steadfast.toml --world monday --html monday.html
+  steadfast simulate --config steadfast.toml --world throttle --hours 1 \\
+      --assert 'answered >= 99.9%' --assert 'p99_added <= 2s'
+  steadfast simulate --world brownout --hours 2 --vary retry.retries=0..5
+  steadfast simulate --replay access.log --world slow.toml
+
+Worlds: outage, brownout, throttle, slow, monday, or a file. Without a configuration it is that of `serve` with the keys
+of Anthropic, OpenAI and Google. No key is read and nobody is asked. The same seed gives the same output.
+
+Figures for --assert: answered, lost, recovered (in %), p50_first, p95_first, p99_first, max_first (until the first
+content), p50_added, p95_added, p99_added, max_added (of that what was waited for and tried before), attempts (a call),
+cost (in $), cache_lost (tokens). Exit code 1 when one does not hold.")]
+pub(crate) struct SimulateArgs {
+    /// The configuration file.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What happens: outage, brownout, throttle, slow, monday, or a file.
+    #[arg(long, short, value_name = "WORLD", default_value = "outage")]
+    pub(crate) world: String,
+    /// How long calls come.
+    #[arg(long, default_value_t = 24.0, value_name = "HOURS")]
+    pub(crate) hours: f64,
+    /// Calls a second, in the mean.
+    #[arg(long, default_value_t = 50.0, value_name = "CALLS")]
+    pub(crate) rate: f64,
+    /// Seed of everything that is chance.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Calls as they came: a log of the gateway's in JSON, or a CSV with the columns `at`, `model`, `input_tokens`,
+    /// `output_tokens`, `stream`. In place of --hours and --rate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) replay: Option<PathBuf>,
+    /// What has to hold, such as 'answered >= 99.9%'.
+    #[arg(long = "assert", value_name = "FIGURE BOUND")]
+    pub(crate) asserts: Vec<Assertion>,
+    /// Runs it with each value of a key of the configuration: `KEY=A,B,C` or `KEY=FROM..TO`.
+    #[arg(long, value_name = "KEY=VALUES")]
+    pub(crate) vary: Option<String>,
+    /// Writes a page with pictures, which needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Writes the pictures.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A running gateway.
 #[derive(Debug, Args)]
 pub(crate) struct GatewayArgs {
@@ -484,6 +542,7 @@ pub fn run() -> ExitCode {
         Command::Compact(args) => compact::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Sessions(args) => sessions::run(&args.command),

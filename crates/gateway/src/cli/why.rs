@@ -69,7 +69,7 @@ pub(super) fn list(all: &Value) -> String {
 }
 
 /// All of a story: what it was, then what happened in its order.
-fn story_text(story: &Value) -> String {
+pub(super) fn story_text(story: &Value) -> String {
     let mut out = String::new();
     let word = |name: &str| text(story, name);
     let _ = writeln!(

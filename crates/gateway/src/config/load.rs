@@ -15,7 +15,7 @@ const KNOWN: [(&str, &str, Dialect); 3] = [
 
 /// The model asked of a provider found in the environment when a caller wants another vendor's: the
 /// one in the middle of its range.
-const fn stand_in(dialect: Dialect) -> &'static str {
+pub(crate) const fn stand_in(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Anthropic => "claude-sonnet-4-5",
         Dialect::Gemini => "gemini-2.5-pro",

@@ -17,7 +17,7 @@ mod validate;
 
 pub(crate) use self::{
     cloud::CloudCredential,
-    load::native,
+    load::{native, stand_in},
     preset::keys as preset_keys,
     validate::{credential_name, key_name},
 };

@@ -45,6 +45,11 @@ impl Source {
         }
     }
 
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// The file, when it is one.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_deref()

@@ -260,6 +260,8 @@ impl Record {
             because = unread.then_some("the caller did not read the answer"),
             target = entry.target.as_ref().map(Target::as_str).map(tracing::field::display),
             attempts,
+            input_tokens = entry.usage.input,
+            output_tokens = entry.usage.output,
             ms = steadfast_core::time::millis(took),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
             "a request is over",

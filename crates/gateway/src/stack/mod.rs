@@ -12,6 +12,7 @@ mod models;
 mod report;
 mod route;
 mod saved;
+mod simulated;
 mod status;
 mod stored;
 mod worst;
@@ -26,6 +27,7 @@ use std::{
 pub(crate) use self::count::{Counted, Counting, Lesson};
 pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
+pub(crate) use self::simulated::{SimulatedStacks, prices};
 use self::{
     catalog::Catalog, embed::Embeddings, identity::Identities, models::ModelLimits,
     stored::StoredClient,
@@ -211,13 +213,15 @@ impl Gateway {
         let webhook = address.map(|(uri, _)| Webhook::new(uri, transport.clone(), masks.clone()));
         let health = escalation::Health::default();
         let escalation = escalation::layer(config, source, webhook, &health)?;
-        let base = layers::stack(config, source, &limits, summaries, &spend, &masks)?;
-        let base = base.with_escalation(escalation.clone());
+        let stack = |config: &Config| {
+            let stack = layers::stack(config, source, &limits, summaries, &spend, &masks)?;
+            Ok::<_, ConfigErrors>(stack.with_escalation(escalation.clone()))
+        };
+        let base = stack(config)?;
         let mut stacks = Vec::new();
         for (name, route) in config.routes() {
             let own = source.route(config, name)?;
-            let stack = layers::stack(&own, source, &limits, summaries, &spend, &masks)?;
-            let stack = stack.with_escalation(escalation.clone());
+            let stack = stack(&own)?;
             let pipeline = own.timeout.deadline.pipeline;
             let choose = layers::choose(&own, source)?;
             stacks.push((name, route, own, choose, pipeline, stack));

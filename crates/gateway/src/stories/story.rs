@@ -130,7 +130,7 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    pub(super) fn new(draft: Arc<Draft>, log: &RecoveryLog, ending: Ending) -> Self {
+    pub(crate) fn new(draft: Arc<Draft>, log: &RecoveryLog, ending: Ending) -> Self {
         let (attempts, steps, dropped) = (log.attempt_records(), log.steps(), log.dropped());
         let cost = |attempt: &AttemptRecord| {
             let model = attempt.target.as_ref()?.model()?;
@@ -164,12 +164,12 @@ impl Story {
     }
 
     /// What the layers did.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
     /// When the attempt began that brought the first content, and how long that took.
-    pub(super) fn first_content(&self) -> Option<(Duration, Duration)> {
+    pub(crate) fn first_content(&self) -> Option<(Duration, Duration)> {
         let brought = self.attempts.iter().filter_map(|one| Some((one.at, one.first_content?)));
         brought.min_by_key(|(at, first)| *at + *first)
     }
@@ -180,7 +180,7 @@ impl Story {
     }
 
     /// What all attempts together have cost.
-    pub(super) fn micro_dollars(&self) -> u64 {
+    pub(crate) fn micro_dollars(&self) -> u64 {
         self.micro_dollars
     }
 
