@@ -4,7 +4,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{Citation, Opaque, Stop, StopReason, TokenLogprob};
-use steadfast_core::{Dialect, Usage};
+use steadfast_core::{AnswerRecord, Dialect, Usage};
 
 /// The content of one [`Event`], in order.
 pub type Deltas = SmallVec<[Delta; 1]>;
@@ -194,6 +194,23 @@ impl Event {
         let deltas: Deltas = deltas.into_iter().collect();
         frame.content |= deltas.iter().any(Delta::is_content);
         Self { deltas, frame: Some(frame) }
+    }
+
+    /// Adds to `answer` what the provider says of it here.
+    pub(crate) fn describe(&self, answer: &mut AnswerRecord) {
+        for delta in &self.deltas {
+            match delta {
+                Delta::Start { id, model } => {
+                    answer.id = id.as_deref().map(Into::into);
+                    answer.model = model.as_deref().map(Into::into);
+                }
+                Delta::Stop(stop) => {
+                    let word = stop.word.clone();
+                    answer.finish = Some(word.unwrap_or_else(|| stop.reason.as_str().into()));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Whether it has content of the answer, in a delta or in its frame alone.
