@@ -17,4 +17,5 @@ mod secrets;
 pub mod server;
 pub mod stack;
 mod stories;
+mod traces;
 mod webhook;

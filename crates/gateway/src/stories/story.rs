@@ -9,8 +9,8 @@ use std::{
 use serde_json::{Map, Value, json};
 use steadfast::limit::Prices;
 use steadfast_core::{
-    AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target, Usage,
-    time::wall,
+    AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target,
+    TraceContext, Usage, time::wall,
 };
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ pub(crate) struct Draft {
     pub(crate) who: [Option<Box<str>>; 5],
     /// What models cost.
     pub(crate) prices: Option<Arc<Prices>>,
+    /// Which trace it belongs to, where it is traced.
+    pub(crate) trace: Option<Arc<TraceContext>>,
 }
 
 /// The names of [`Draft::who`].
@@ -47,6 +49,7 @@ impl Draft {
             stream: false,
             who: Default::default(),
             prices: None,
+            trace: None,
         }
     }
 
@@ -122,10 +125,10 @@ pub(crate) struct Story {
     pub(crate) draft: Arc<Draft>,
     /// Its position among the ends of requests.
     pub(super) order: u64,
-    ending: Ending,
-    attempts: Vec<AttemptRecord>,
+    pub(crate) ending: Ending,
+    pub(crate) attempts: Vec<AttemptRecord>,
     steps: Vec<Step>,
-    dropped: usize,
+    pub(crate) dropped: usize,
     micro_dollars: u64,
 }
 
@@ -164,7 +167,7 @@ impl Story {
     }
 
     /// What the layers did.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
@@ -180,7 +183,7 @@ impl Story {
     }
 
     /// What all attempts together have cost.
-    pub(super) fn micro_dollars(&self) -> u64 {
+    pub(crate) fn micro_dollars(&self) -> u64 {
         self.micro_dollars
     }
 
@@ -256,6 +259,7 @@ impl Story {
         put("usage", usage(&ending.usage));
         put("micro_dollars", json!(self.micro_dollars));
         put("left_out", json!(ending.left_out));
+        put("trace_id", json!(draft.trace.as_ref().map(|trace| trace.trace_id().to_string())));
         Value::Object(object)
     }
 
