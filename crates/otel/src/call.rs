@@ -9,6 +9,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::Span;
 use steadfast_core::{AttemptEnd, AttemptRecord, Reason, Step, TraceContext, Usage, time::wall_at};
 use tokio::time::Instant;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{
     Telemetry,
@@ -251,14 +252,14 @@ impl fmt::Debug for CallSpan {
     }
 }
 
-/// What a call is a part of: the span of `caller`, or by default that which this thread is in.
+/// What a call is a part of: the span that this thread is in, unless `caller` is of another trace.
 pub(crate) fn parent_of(caller: Option<&TraceContext>) -> Context {
-    use tracing_opentelemetry::OpenTelemetrySpanExt;
-    if let Some(caller) = caller {
-        return remote(to_span_context(caller, true));
-    }
     let here = tracing::Span::current().context();
-    if here.span().span_context().is_valid() { here } else { Context::current() }
+    let here = if here.span().span_context().is_valid() { here } else { Context::current() };
+    let Some(caller) = caller.map(|caller| to_span_context(caller, true)) else { return here };
+    // What is beneath the caller's span is nearer to the call.
+    let is_beneath = here.span().span_context().trace_id() == caller.trace_id();
+    if is_beneath { here } else { remote(caller) }
 }
 
 /// A context in which the span of somebody else is the current one.

@@ -123,7 +123,8 @@ fn begin<Req: Call>(telemetry: &Telemetry, operation: Operation, request: &mut R
     let model = request.model().unwrap_or_default().into();
     let stream = request.is_whole() == Some(false);
     let context = request.context_mut();
-    if !context.log.is_enabled() {
+    let callers = context.log.clone();
+    if !callers.is_enabled() {
         context.log = RecoveryLog::enabled();
     }
     context.trace = span.trace().cloned();
@@ -131,16 +132,10 @@ fn begin<Req: Call>(telemetry: &Telemetry, operation: Operation, request: &mut R
     let before = (log.attempt_records().len(), log.steps().len(), log.dropped());
     let identity = context.identity().cloned();
     let started = Instant::now();
-    let call = Traced {
-        span: Mutex::new(Some(span)),
-        operation,
-        model,
-        stream,
-        identity,
-        started,
-        before,
-    };
-    Lease::new(Arc::new(call), Permit::new(PermitKind::Ordinary, 1), log)
+    let span = Mutex::new(Some(span));
+    let call = Traced { span, operation, model, stream, identity, started, log, before };
+    // A reply has the log that its caller has asked for.
+    Lease::new(Arc::new(call), Permit::new(PermitKind::Ordinary, 1), callers)
 }
 
 /// A call that is under way.
@@ -152,6 +147,7 @@ struct Traced {
     stream: bool,
     identity: Option<Identity>,
     started: Instant,
+    log: RecoveryLog,
     /// How many attempts, steps and dropped steps its log had before: of another call, which shares it.
     before: (usize, usize, usize),
 }
@@ -159,7 +155,7 @@ struct Traced {
 impl Observer for Traced {
     fn ended(&self, end: LeaseEnd<'_>) {
         let Some(span) = self.span.lock().take() else { return };
-        let (attempts, steps) = (end.log.attempt_records(), end.log.steps());
+        let (attempts, steps) = (self.log.attempt_records(), self.log.steps());
         let evidence = match &end.outcome {
             Outcome::Failure(failure) => Some(failure.evidence()).filter(|text| !text.is_empty()),
             _ => None,
@@ -173,8 +169,8 @@ impl Observer for Traced {
         let own = attempts.get(own..).unwrap_or_default();
         let done = steps.get(done..).unwrap_or_default();
         let mut report = CallReport::new(self.started, own, done, outcome);
-        report.log_started = end.log.started().unwrap_or(self.started);
-        report.steps_dropped = end.log.dropped().saturating_sub(dropped);
+        report.log_started = self.log.started().unwrap_or(self.started);
+        report.steps_dropped = self.log.dropped().saturating_sub(dropped);
         (report.operation, report.model, report.stream) =
             (self.operation, &self.model, self.stream);
         if let Some(identity) = &self.identity {

@@ -12,10 +12,6 @@ use crate::{call::CallReport, names, spans};
 const SECONDS: [f64; 14] =
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 
-/// Those for the time to the first chunk.
-const FIRST_CHUNK: [f64; 16] =
-    [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
-
 /// Those for tokens.
 const TOKENS: [f64; 14] = [
     1.0,
@@ -59,7 +55,7 @@ impl Meters {
             first_chunk: seconds(
                 names::OPERATION_FIRST_CHUNK,
                 "Time to the first content of an answer in pieces.",
-                &FIRST_CHUNK,
+                &SECONDS,
             ),
             tokens: meter
                 .u64_histogram(names::TOKEN_USAGE)

@@ -38,8 +38,19 @@ struct Shared {
 
 #[derive(Default)]
 struct Counts {
+    /// Those for which there was room.
+    taken: AtomicU64,
+    /// Those for which there was none.
+    refused: AtomicU64,
     sent: AtomicU64,
-    dropped: AtomicU64,
+    /// Those that were taken and could not be sent.
+    lost: AtomicU64,
+}
+
+impl Counts {
+    fn dropped(&self) -> u64 {
+        self.refused.load(Relaxed) + self.lost.load(Relaxed)
+    }
 }
 
 impl SpanQueue {
@@ -60,9 +71,12 @@ impl SpanQueue {
 
     /// Adds a span, unless there is no room. Waits for nobody.
     pub(crate) fn push(&self, span: SpanData) {
-        if self.0.waiting.try_send(span).is_err() {
-            self.0.counts.dropped.fetch_add(1, Relaxed);
-        }
+        let counts = &self.0.counts;
+        let count = match self.0.waiting.try_send(span) {
+            Ok(()) => &counts.taken,
+            Err(_) => &counts.refused,
+        };
+        count.fetch_add(1, Relaxed);
     }
 
     /// Returns once all that waits now was exported or dropped.
@@ -74,9 +88,11 @@ impl SpanQueue {
         }
     }
 
-    /// How many wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.0.waiting.max_capacity() - self.0.waiting.capacity()
+    /// How many wait, those that are being sent among them.
+    pub(crate) fn waiting(&self) -> u64 {
+        let counts = &self.0.counts;
+        let over = counts.sent.load(Relaxed) + counts.lost.load(Relaxed);
+        counts.taken.load(Relaxed).saturating_sub(over)
     }
 
     /// How many a collector has taken.
@@ -86,7 +102,7 @@ impl SpanQueue {
 
     /// How many were dropped.
     pub(crate) fn dropped(&self) -> u64 {
-        self.0.counts.dropped.load(Relaxed)
+        self.0.counts.dropped()
     }
 }
 
@@ -212,14 +228,14 @@ impl<E: SpanExporter> Export<E> {
             Err(_) => Some(format!("no answer within {:?}", self.policy.timeout)),
         };
         if problem.is_some() {
-            self.counts.dropped.fetch_add(count, Relaxed);
+            self.counts.lost.fetch_add(count, Relaxed);
         }
         self.report(problem.as_deref());
     }
 
     /// Logs that spans were dropped since it was logged last.
     fn report(&mut self, problem: Option<&str>) {
-        let dropped = self.counts.dropped.load(Relaxed);
+        let dropped = self.counts.dropped();
         let before = self.reported.map_or(0, |(_, before)| before);
         let is_early = self.reported.is_some_and(|(at, _)| at.elapsed() < REPORTED);
         if dropped == before || is_early {

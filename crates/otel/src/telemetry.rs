@@ -12,6 +12,7 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use steadfast_core::TraceContext;
 use tokio::{runtime::Handle, sync::oneshot, time::Instant};
+use tracing_subscriber::{Layer as _, filter::filter_fn, registry::LookupSpan};
 
 use crate::{
     CallRole, CallSpan, Operation, OtlpDestination, OtlpProtocol, SpanQueuePolicy, TelemetryError,
@@ -47,8 +48,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TelemetrySnapshot {
-    /// How many wait.
-    pub waiting: usize,
+    /// How many wait, those that are being sent among them.
+    pub waiting: u64,
     /// How many a collector has taken.
     pub sent: u64,
     /// How many were dropped: there was no room, or the collector did not take them.
@@ -148,6 +149,24 @@ impl Telemetry {
     /// [global](opentelemetry::global::set_tracer_provider) one.
     pub fn tracer_provider(&self) -> &SdkTracerProvider {
         &self.0.traces
+    }
+
+    /// Exports the `tracing` spans of an application the same way, to be given to its subscriber: those that Steadfast's crates open
+    /// around tools (`execute_tool`) and runs (`invoke_agent`), and its own. Calls that are made inside are parts of
+    /// them.
+    ///
+    /// Spans alone, with their fields: events stay in the log, since some quote what a tool was called with.
+    pub fn tracing_layer<S>(&self) -> impl tracing_subscriber::Layer<S> + Send + Sync + use<S>
+    where
+        S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+    {
+        tracing_opentelemetry::layer()
+            .with_tracer(self.0.tracer.clone())
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
+            .with_target(false)
+            .with_filter(filter_fn(|metadata| metadata.is_span()))
     }
 
     /// Where providers are, by their names: host and port, for `server.address` and `server.port`.

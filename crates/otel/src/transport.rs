@@ -52,12 +52,14 @@ impl HttpClient for Transport {
         Self: 'b,
     {
         let (client, limit) = (self.client.clone(), self.limit);
-        let sending = self.runtime.spawn(timeout(limit, async move {
+        let sending = async move {
             let (parts, body) = client.request(request.map(Full::new)).await?.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(parts, body))
-        }));
-        Box::pin(async move { sending.await?? })
+        };
+        // A timer is made on the runtime, too.
+        let sending = self.runtime.spawn(async move { timeout(limit, sending).await? });
+        Box::pin(async move { sending.await? })
     }
 }
 
