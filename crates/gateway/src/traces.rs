@@ -164,7 +164,9 @@ impl Traces {
         Err(source.error("otel.endpoint", why.to_owned()).into())
     }
 
-    pub(crate) fn set_servers(&self, _: &Gateway) {}
+    pub(crate) fn set_servers(&self, gateway: &Gateway) {
+        let _ = gateway.servers();
+    }
 
     pub(crate) fn begin(&self, _: &HeaderMap, _: Instant) -> Option<RequestSpan> {
         None
