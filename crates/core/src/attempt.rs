@@ -143,8 +143,8 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let context = request.context();
         let span = context.trace.as_ref().map(|call| call.child());
-        let begun = context.log.begin_attempt(context.target.as_ref(), span.as_ref());
-        let lease = match begun {
+        let number = context.log.begin_attempt(context.target.as_ref(), span.as_ref());
+        let lease = match number {
             None => Lease::idle().with_log(context.log.clone()),
             Some(number) => {
                 let permit = Permit::new(PermitKind::Ordinary, number);
@@ -154,7 +154,7 @@ where
                 if span.is_some() { lease.describing() } else { lease }
             }
         };
-        if begun.is_some() && span.is_some() {
+        if number.is_some() && span.is_some() {
             request.context_mut().trace = span.map(Arc::new);
         }
         Leased::new(self.inner.call(request), lease, self.layer.track.clone())

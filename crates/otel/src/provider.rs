@@ -1,6 +1,6 @@
 //! The conventions' names of providers.
 
-/// What the conventions call the providers that configurations call by one of several names. Any other name stays.
+/// What the conventions call the providers that configurations call by one of several names. Any other name is left as it is.
 const KNOWN: [(&str, &[&str]); 16] = [
     ("openai", &["openai"]),
     ("anthropic", &["anthropic", "claude"]),
@@ -31,7 +31,7 @@ mod tests {
     use super::known_as;
 
     #[test]
-    fn usual_names_are_the_conventions_and_others_stay() {
+    fn usual_names_are_the_conventions_and_others_are_left() {
         for (name, known) in
             [("OpenAI", "openai"), ("mistral", "mistral_ai"), ("our-llama", "our-llama")]
         {
