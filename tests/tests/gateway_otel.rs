@@ -23,7 +23,7 @@ use steadfast::{
     sim::{Dialect, ErrorKind, Fault, FaultPlan, How, RateLimit, SimProvider},
 };
 use steadfast_tests::gateway::{
-    DIALECTS, Rig, ask,
+    DIALECTS, PROVIDER_KEY, Rig, ask,
     http::{HttpRequest, Reply},
     in_process::InProcess,
     model, provider, rich_answer,
@@ -293,6 +293,24 @@ async fn the_trace_is_in_the_log_and_an_example_in_the_metrics() {
     let traced = spans.take(&telemetry).await;
     assert_eq!((&*traced.request.name, traced.attempts.len()), ("chat", 0));
     check(&traced, &story(&gateway, &refused).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_secret_is_exported() {
+    let sims = sims(Dialect::OpenAi);
+    let (gateway, spans) = (gateway(&sims), Spans::default());
+    let telemetry = spans.telemetry();
+    gateway.app.trace(telemetry.clone());
+    let own = "a-key-of-the-caller-0123456789";
+    let asked = ask(Dialect::OpenAi, &format!("x-{PROVIDER_KEY}"), false)
+        .header("authorization", &format!("Bearer {own}"))
+        .header("x-steadfast-agent", own)
+        .header("x-steadfast-task", PROVIDER_KEY);
+    gateway.send(&asked).await;
+    let Traced { request, attempts } = spans.take(&telemetry).await;
+    let all = format!("{request:?} {attempts:?}");
+    assert!(!all.contains(own) && !all.contains(PROVIDER_KEY), "{all}");
+    assert!(all.contains("[redacted]"), "{all}");
 }
 
 #[tokio::test]

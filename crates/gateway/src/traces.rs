@@ -2,19 +2,21 @@
 //!
 //! Without the feature `otel` there is nothing of it but these types.
 
+#[cfg(feature = "otel")]
+use std::borrow::Cow;
 use std::{fmt, sync::Arc};
 
 use http::HeaderMap;
 use steadfast_core::{RecoveryLog, TraceContext};
 use tokio::time::Instant;
 
-#[cfg(feature = "otel")]
-use crate::stories::Outcome;
 use crate::{
     config::{Config, ConfigErrors, Source},
     stack::Gateway,
     stories::Story,
 };
+#[cfg(feature = "otel")]
+use crate::{secrets::mask_lines, stories::Outcome};
 
 /// Where traces go, if anywhere.
 #[derive(Default)]
@@ -65,6 +67,10 @@ impl Traces {
 
     /// From now on requests are traced by `telemetry`. Only the first is used.
     pub(crate) fn set(&self, telemetry: steadfast::otel::Telemetry) {
+        telemetry.set_mask(|text| match mask_lines(text.as_bytes()) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(masked) => Some(String::from_utf8_lossy(&masked).into_owned()),
+        });
         // Another one is dropped.
         let _ = self.telemetry.set(telemetry);
     }

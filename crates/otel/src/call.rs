@@ -220,7 +220,7 @@ impl CallSpan {
     /// The call is over: its spans are made of `report`, and its metrics counted.
     pub fn end(mut self, report: &CallReport<'_>) {
         let servers = self.telemetry.servers();
-        self.telemetry.meters().record(report, &servers);
+        self.telemetry.meters().record(report, &servers, self.telemetry.queue().mask());
         if !self.span.is_recording() {
             return;
         }

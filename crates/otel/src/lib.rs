@@ -101,6 +101,7 @@ mod call;
 mod context;
 mod error;
 mod layer;
+mod mask;
 mod meters;
 mod names;
 mod provider;

@@ -6,7 +6,11 @@ use opentelemetry::{
 };
 use steadfast_core::{AttemptEnd, AttemptRecord};
 
-use crate::{call::CallReport, names, spans};
+use crate::{
+    call::CallReport,
+    mask::{self, MaskText},
+    names, spans,
+};
 
 /// The boundaries that the conventions advise for durations, in seconds.
 const SECONDS: [f64; 14] =
@@ -77,9 +81,14 @@ impl Meters {
     }
 
     /// Counts a call that is over.
-    pub(crate) fn record(&self, report: &CallReport<'_>, server: spans::Servers<'_>) {
+    pub(crate) fn record(
+        &self,
+        report: &CallReport<'_>,
+        server: spans::Servers<'_>,
+        mask: Option<&MaskText>,
+    ) {
         for attempt in report.attempts {
-            self.attempt(report, attempt, server);
+            self.attempt(report, attempt, server, mask);
         }
         let mut attributes = vec![
             KeyValue::new(names::OPERATION, report.operation.as_str()),
@@ -99,6 +108,7 @@ impl Meters {
         report: &CallReport<'_>,
         attempt: &AttemptRecord,
         server: spans::Servers<'_>,
+        mask: Option<&MaskText>,
     ) {
         // What nobody waited for says nothing of its provider, and its time is not that of an operation.
         let (Some(took), true) = (attempt.took, !matches!(attempt.end, AttemptEnd::Dropped)) else {
@@ -107,6 +117,9 @@ impl Meters {
         let mut attributes = spans::identity(report.operation, attempt, server);
         if let Some(model) = attempt.answer.as_ref().and_then(|answer| answer.model.as_deref()) {
             attributes.push(KeyValue::new(names::RESPONSE_MODEL, model.to_owned()));
+        }
+        if let Some(mask) = mask {
+            mask::attributes(&mut attributes, mask);
         }
         for (kind, count) in [("input", attempt.usage.input), ("output", attempt.usage.output)] {
             if let Some(count) = count {

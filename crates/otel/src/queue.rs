@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -21,7 +21,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::SpanQueuePolicy;
+use crate::{
+    SpanQueuePolicy,
+    mask::{self, MaskText},
+};
 
 /// How often it is logged, at most, that spans were dropped: each minute. A collector that is gone is gone for long.
 const REPORTED: Duration = Duration::from_secs(60);
@@ -34,6 +37,7 @@ struct Shared {
     waiting: mpsc::Sender<SpanData>,
     flush: mpsc::UnboundedSender<oneshot::Sender<()>>,
     counts: Arc<Counts>,
+    mask: OnceLock<Box<MaskText>>,
 }
 
 #[derive(Default)]
@@ -66,17 +70,31 @@ impl SpanQueue {
         let export =
             Export { exporter, policy, spans, flushes, counts: counts.clone(), reported: None };
         runtime.spawn(export.run());
-        Self(Arc::new(Shared { waiting, flush, counts }))
+        Self(Arc::new(Shared { waiting, flush, counts, mask: OnceLock::new() }))
     }
 
     /// Adds a span, unless there is no room. Waits for nobody.
-    pub(crate) fn push(&self, span: SpanData) {
+    pub(crate) fn push(&self, mut span: SpanData) {
+        if let Some(mask) = self.mask() {
+            mask::span(&mut span, mask);
+        }
         let counts = &self.0.counts;
         let count = match self.0.waiting.try_send(span) {
             Ok(()) => &counts.taken,
             Err(_) => &counts.refused,
         };
         count.fetch_add(1, Relaxed);
+    }
+
+    /// What takes secrets out of what is exported.
+    pub(crate) fn mask(&self) -> Option<&MaskText> {
+        self.0.mask.get().map(|mask| &**mask)
+    }
+
+    /// Takes secrets out of what is exported from now on. Only the first is used.
+    pub(crate) fn set_mask(&self, mask: Box<MaskText>) {
+        // Another one is dropped.
+        let _ = self.0.mask.set(mask);
     }
 
     /// Returns once all that waits now was exported or dropped.

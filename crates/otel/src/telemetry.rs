@@ -182,12 +182,19 @@ impl Telemetry {
         *self.0.servers.lock() = Arc::new(servers);
     }
 
+    /// Gives each text that is exported to `mask`, which has what replaces it where there is a secret in it. Only the first is used.
+    pub fn set_mask(&self, mask: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
+        self.0.queue.set_mask(Box::new(mask));
+    }
+
     /// What is sent, and where to, for people: `traces to http://localhost:4317 (grpc)`.
     pub fn destinations(&self) -> impl Iterator<Item = String> {
-        self.0
-            .to
-            .iter()
-            .map(|(what, to)| format!("{what} to {} ({})", to.endpoint, to.protocol.as_str()))
+        self.0.to.iter().map(|(what, to)| {
+            // Without a name and a password.
+            let (scheme, rest) = to.endpoint.split_once("://").unwrap_or(("", &to.endpoint));
+            let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+            format!("{what} to {scheme}://{rest} ({})", to.protocol.as_str())
+        })
     }
 
     /// How many spans were sent, and how many not.
