@@ -12,6 +12,7 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use steadfast_core::TraceContext;
 use tokio::{runtime::Handle, sync::oneshot, time::Instant};
+use tracing::Level;
 use tracing_subscriber::{Layer as _, filter::filter_fn, registry::LookupSpan};
 
 use crate::{
@@ -155,7 +156,8 @@ impl Telemetry {
     /// around tools (`execute_tool`) and runs (`invoke_agent`), and its own. Calls that are made inside are parts of
     /// them.
     ///
-    /// Spans alone, with their fields: events stay in the log, since some quote what a tool was called with.
+    /// Spans alone, with their fields: events are left to the log, since some quote what a tool was called with. And those of the level
+    /// `info` and above: below it the libraries that send have spans, of which each export would make more.
     pub fn tracing_layer<S>(&self) -> impl tracing_subscriber::Layer<S> + Send + Sync + use<S>
     where
         S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
@@ -166,7 +168,9 @@ impl Telemetry {
             .with_threads(false)
             .with_tracked_inactivity(false)
             .with_target(false)
-            .with_filter(filter_fn(|metadata| metadata.is_span()))
+            .with_filter(filter_fn(|metadata| {
+                metadata.is_span() && *metadata.level() <= Level::INFO
+            }))
     }
 
     /// Where providers are, by their names: host and port, for `server.address` and `server.port`.

@@ -12,6 +12,7 @@ use steadfast_core::{
 use steadfast_otel::{OtelLayer, SpanQueuePolicy, Telemetry, TelemetrySettings};
 use tokio::{net::TcpListener, time::Instant};
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use self::support::{
     Silent,
@@ -88,6 +89,29 @@ async fn traces_and_metrics_arrive_over_both_protocols() {
         assert_eq!((kind, &*steps[0]["steadfast.step"]), ("counter", "retry.retried"));
         // After that nothing is exported, and calls go on.
         call(&telemetry).await;
+    }
+}
+
+/// What sends has spans of its own, which would be sent as well, and so on.
+#[tokio::test]
+async fn an_export_makes_no_spans() {
+    for protocol in ["grpc", "http/protobuf"] {
+        let (collector, address) = match protocol {
+            "grpc" => Collector::grpc().await,
+            _ => Collector::http().await,
+        };
+        let telemetry = Telemetry::start(&settings(&address, protocol)).unwrap();
+        let subscriber = tracing_subscriber::registry().with(telemetry.tracing_layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        tracing::info_span!("an application's").in_scope(|| ());
+        for _ in 0..3 {
+            call(&telemetry).await;
+            telemetry.flush().await;
+        }
+        let spans = collector.spans();
+        let names: Vec<_> = spans.iter().map(|span| &*span.name).collect();
+        assert_eq!(spans.len(), 1 + 3 * 3, "{names:?}");
+        telemetry.shutdown(Duration::from_secs(5)).await;
     }
 }
 
