@@ -39,6 +39,18 @@ pub struct Frame {
     pub content: bool,
 }
 
+/// How much is remembered of an id or a name that a provider has made up: 256 bytes. Vendors' are below 100.
+const MAX_WORD: usize = 256;
+
+/// The beginning of `word`.
+fn bounded(word: &str) -> Box<str> {
+    let mut end = word.len().min(MAX_WORD);
+    while !word.is_char_boundary(end) {
+        end -= 1;
+    }
+    word[..end].into()
+}
+
 /// What kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -201,12 +213,12 @@ impl Event {
         for delta in &self.deltas {
             match delta {
                 Delta::Start { id, model } => {
-                    answer.id = id.as_deref().map(Into::into);
-                    answer.model = model.as_deref().map(Into::into);
+                    answer.id = id.as_deref().map(bounded);
+                    answer.model = model.as_deref().map(bounded);
                 }
                 Delta::Stop(stop) => {
-                    let word = stop.word.clone();
-                    answer.finish = Some(word.unwrap_or_else(|| stop.reason.as_str().into()));
+                    let word = stop.word.as_deref();
+                    answer.finish = Some(bounded(word.unwrap_or(stop.reason.as_str())));
                 }
                 _ => {}
             }
@@ -266,6 +278,20 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_provider_says_of_its_answer_is_kept_in_its_words_and_bounded() {
+        let mut answer = AnswerRecord::default();
+        let long = "\u{e9}".repeat(MAX_WORD);
+        let start = Delta::Start { id: Some(long.clone()), model: Some("gpt-4o".into()) };
+        let stop = Delta::Stop(Stop::new(StopReason::EndTurn, "stop"));
+        Event::new([start, stop]).describe(&mut answer);
+        assert_eq!(answer.id.as_deref(), Some(&long[..MAX_WORD]));
+        assert_eq!(answer.model.as_deref(), Some("gpt-4o"));
+        assert_eq!(answer.finish.as_deref(), Some("stop"));
+        Event::new([Delta::Stop(StopReason::MaxTokens.into())]).describe(&mut answer);
+        assert_eq!(answer.finish.as_deref(), Some("max_tokens"));
+    }
 
     #[test]
     fn the_content_is_in_the_deltas_and_a_change_drops_the_frame() {

@@ -306,7 +306,7 @@ impl Entry {
         (draft.started, draft.dialect, draft.stream) = (self.started, self.dialect, self.stream);
         draft.began = draft.began.checked_sub(self.started.elapsed()).unwrap_or(draft.began);
         (draft.model, draft.route) = (self.model.clone(), self.route.clone());
-        draft.trace = self.trace();
+        draft.trace = self.span.as_ref().map(|span| span.trace().trace_id());
         draft
     }
 
