@@ -10,7 +10,7 @@ use crate::TelemetryError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpanQueuePolicy {
-    /// How many spans wait at most; those beyond are dropped, and counted. 2,048, OpenTelemetry's default: some 4 MiB.
+    /// How many spans wait at most; those beyond are dropped, and counted. 2,048, OpenTelemetry's default.
     pub capacity: usize,
     /// How many are sent at once. 512, OpenTelemetry's default.
     pub batch: usize,
