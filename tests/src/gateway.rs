@@ -7,6 +7,7 @@ pub mod http;
 pub mod http2;
 pub mod in_process;
 pub mod over_sockets;
+pub mod thread_events;
 pub mod wire_answer;
 
 use std::{

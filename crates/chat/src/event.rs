@@ -4,7 +4,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{Citation, Opaque, Stop, StopReason, TokenLogprob};
-use steadfast_core::{Dialect, Usage};
+use steadfast_core::{AnswerRecord, Dialect, Usage};
 
 /// The content of one [`Event`], in order.
 pub type Deltas = SmallVec<[Delta; 1]>;
@@ -37,6 +37,18 @@ pub struct Frame {
     /// It has content of the answer, be it in a delta or not: audio, a picture, the input of a
     /// server's tool, a second answer.
     pub content: bool,
+}
+
+/// How much is remembered of an id or a name that a provider has made up: 256 bytes. Vendors' are below 100.
+const MAX_WORD: usize = 256;
+
+/// The beginning of `word`.
+fn bounded(word: &str) -> Box<str> {
+    let mut end = word.len().min(MAX_WORD);
+    while !word.is_char_boundary(end) {
+        end -= 1;
+    }
+    word[..end].into()
 }
 
 /// What kind of frame.
@@ -196,6 +208,23 @@ impl Event {
         Self { deltas, frame: Some(frame) }
     }
 
+    /// Adds to `answer` what the provider says of it here.
+    pub(crate) fn describe(&self, answer: &mut AnswerRecord) {
+        for delta in &self.deltas {
+            match delta {
+                Delta::Start { id, model } => {
+                    answer.id = id.as_deref().map(bounded);
+                    answer.model = model.as_deref().map(bounded);
+                }
+                Delta::Stop(stop) => {
+                    let word = stop.word.as_deref();
+                    answer.finish = Some(bounded(word.unwrap_or(stop.reason.as_str())));
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Whether it has content of the answer, in a delta or in its frame alone.
     pub fn is_content(&self) -> bool {
         self.frame.as_ref().is_some_and(|frame| frame.content)
@@ -249,6 +278,20 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_provider_says_of_its_answer_is_kept_in_its_words_and_bounded() {
+        let mut answer = AnswerRecord::default();
+        let long = "\u{e9}".repeat(MAX_WORD);
+        let start = Delta::Start { id: Some(long.clone()), model: Some("gpt-4o".into()) };
+        let stop = Delta::Stop(Stop::new(StopReason::EndTurn, "stop"));
+        Event::new([start, stop]).describe(&mut answer);
+        assert_eq!(answer.id.as_deref(), Some(&long[..MAX_WORD]));
+        assert_eq!(answer.model.as_deref(), Some("gpt-4o"));
+        assert_eq!(answer.finish.as_deref(), Some("stop"));
+        Event::new([Delta::Stop(StopReason::MaxTokens.into())]).describe(&mut answer);
+        assert_eq!(answer.finish.as_deref(), Some("max_tokens"));
+    }
 
     #[test]
     fn the_content_is_in_the_deltas_and_a_change_drops_the_frame() {

@@ -112,6 +112,22 @@ pub enum StopReason {
     Other,
 }
 
+impl StopReason {
+    /// Its name, such as `end_turn`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::MaxTokens => "max_tokens",
+            Self::StopSequence => "stop_sequence",
+            Self::ToolUse => "tool_use",
+            Self::ContentFilter => "content_filter",
+            Self::Pause => "pause",
+            Self::Window => "window",
+            Self::Other => "other",
+        }
+    }
+}
+
 impl Stop {
     /// With the provider's value.
     pub fn new(reason: StopReason, word: impl Into<Box<str>>) -> Self {

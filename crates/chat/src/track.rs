@@ -139,6 +139,9 @@ impl<S: Events + Unpin> TrackedEvents<S> {
         self.lease.received(event.frame.as_ref().map_or(0, |frame| frame.bytes.len()), || {
             event.usage().copied()
         });
+        if let Some(answer) = self.lease.description() {
+            event.describe(answer);
+        }
         if !self.delivered && event.is_content() {
             self.delivered = true;
             self.lease.content();

@@ -287,6 +287,9 @@ pub(crate) fn http_request(
         before => before.saturating_add(1).into(),
     };
     headers.insert(ATTEMPT, attempt);
+    if let Some(trace) = request.context.trace.as_ref().filter(|_| endpoint.propagates) {
+        trace.write_to(headers);
+    }
     let body = endpoint.envelope.wrap(request.what, body, headers)?;
     if let Some(key) = key {
         key.add_to(headers);

@@ -38,6 +38,7 @@ pub struct Provider {
     credentials: Vec<Held>,
     open: bool,
     headers: Vec<(String, String)>,
+    propagates: bool,
     wire: Option<Wire>,
 }
 
@@ -151,6 +152,7 @@ impl Provider {
             credentials: Vec::new(),
             open: false,
             headers: Vec::new(),
+            propagates: false,
             wire: None,
         }
     }
@@ -204,6 +206,13 @@ impl Provider {
         self
     }
 
+    /// Is sent which trace a call belongs to, as `traceparent` and `tracestate` of the attempt, where the call is
+    /// [traced](steadfast_core::CallContext::trace). By default no provider is: the ids are somebody else's business.
+    pub fn with_trace_context(mut self) -> Self {
+        self.propagates = true;
+        self
+    }
+
     /// How it differs from its dialect. Without this, addresses at OpenAI and Azure know
     /// `max_completion_tokens`, others are taken for compatible servers, which may not.
     pub fn with_wire(mut self, wire: Wire) -> Self {
@@ -250,6 +259,8 @@ pub(crate) struct Endpoint {
     pub(crate) uri: Option<Uri>,
     pub(crate) credentials: Vec<Key>,
     pub(crate) headers: HeaderMap,
+    /// Whether it is sent which trace a call belongs to.
+    pub(crate) propagates: bool,
     pub(crate) wire: Wire,
     /// The same in its other dialect.
     also: Option<Box<Endpoint>>,
@@ -315,6 +326,16 @@ impl Providers {
     /// The dialect of the provider `name`.
     pub fn dialect(&self, name: &str) -> Option<Dialect> {
         self.get(name).map(|endpoint| endpoint.codec.dialect())
+    }
+
+    /// Where they are, by their names: host and port.
+    pub fn servers(&self) -> impl Iterator<Item = (&str, (String, u16))> {
+        self.0.iter().filter_map(|endpoint| {
+            let uri: Uri = endpoint.base_url.parse().ok()?;
+            let usual = if uri.scheme_str() == Some("http") { 80 } else { 443 };
+            let port = uri.port_u16().unwrap_or(usual);
+            Some((&*endpoint.name, (uri.host()?.to_owned(), port)))
+        })
     }
 
     /// The names of the credentials of the provider `name`.
@@ -390,7 +411,16 @@ impl Endpoint {
             None => None,
         };
         let Provider {
-            name, dialect, platform, base_url, credentials, open, headers, wire, ..
+            name,
+            dialect,
+            platform,
+            base_url,
+            credentials,
+            open,
+            headers,
+            propagates,
+            wire,
+            ..
         } = provider;
         let codec = codec(dialect);
         if !platform.speaks(dialect) {
@@ -466,6 +496,7 @@ impl Endpoint {
             uri,
             credentials,
             headers,
+            propagates,
             wire,
             also,
         })

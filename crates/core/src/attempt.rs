@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use crate::{
     AtOnce, Call, Failure, IntoFailure, Lease, LeaseEnd, Leased, Observer, Outcome, Permit,
-    PermitKind, Reason, RecoveryLog, Target, Track, UntilEnd, Usage, inner_service,
+    PermitKind, Reason, RecoveryLog, SpanId, Target, Track, UntilEnd, Usage, inner_service,
 };
 
 /// One time that a provider was asked for a call, as its [`RecoveryLog`] keeps it.
@@ -38,6 +38,22 @@ pub struct AttemptRecord {
     pub usage: Usage,
     /// How many bytes of its answer have come, without its head.
     pub bytes: u64,
+    /// Its span, where the call is [traced](crate::CallContext::trace).
+    pub span: Option<SpanId>,
+    /// What the provider says of its answer, where the call is traced.
+    pub answer: Option<Box<AnswerRecord>>,
+}
+
+/// What a provider says of its answer, as its [`AttemptRecord`] keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AnswerRecord {
+    /// Its id.
+    pub id: Option<Box<str>>,
+    /// The model that has answered.
+    pub model: Option<Box<str>>,
+    /// Why the model stopped, in the provider's word.
+    pub finish: Option<Box<str>>,
 }
 
 /// How an [`AttemptRecord`] ended.
@@ -124,17 +140,23 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let context = request.context();
-        let lease = match context.log.begin_attempt(context.target.as_ref()) {
+        let span = context.trace.as_ref().map(|call| call.child());
+        let number = context.log.begin_attempt(context.target.as_ref(), span.as_ref());
+        let lease = match number {
             None => Lease::idle().with_log(context.log.clone()),
             Some(number) => {
                 let permit = Permit::new(PermitKind::Ordinary, number);
-                Lease::new(self.layer.noted.clone(), permit, context.log.clone())
+                let lease = Lease::new(self.layer.noted.clone(), permit, context.log.clone())
                     .observing_content(Instant::now())
-                    .counting()
+                    .counting();
+                if span.is_some() { lease.describing() } else { lease }
             }
         };
+        if number.is_some() && span.is_some() {
+            request.context_mut().trace = span.map(Arc::new);
+        }
         Leased::new(self.inner.call(request), lease, self.layer.track.clone())
     }
 }
@@ -158,6 +180,7 @@ impl Observer for Noted {
         end.log.update_attempt(end.permit.order, |attempt, now| {
             attempt.took = Some(now.saturating_sub(attempt.at));
             (attempt.usage, attempt.bytes) = (end.usage, end.bytes);
+            attempt.answer = end.answer.cloned().map(Box::new);
             if end.content_reported || matches!(end.outcome, Outcome::Success) {
                 attempt.first_content = attempt.first_content.or(end.first_content);
             }

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use crate::{
     Beginning, CallSpend, Deadline, Dialect, Failure, RecoveryLog, RetryBudget, Routed, Target,
-    Witness,
+    TraceContext, Witness,
 };
 
 /// What a request carries through the layers.
@@ -43,6 +43,9 @@ pub struct CallContext {
     pub held_bytes: u64,
     /// What the layers did; disabled by default.
     pub log: RecoveryLog,
+    /// The span of the call, and below an [`AttemptsLayer`](crate::AttemptsLayer) that of the attempt; `None` unless
+    /// somebody traces it.
+    pub trace: Option<Arc<TraceContext>>,
     /// The caller as far as failures are concerned: where a target rests only after failures of two
     /// witnesses, those of one count once. Failover sets it when it is not known.
     pub witness: Witness,
@@ -121,6 +124,7 @@ impl CallContext {
             budget: None,
             held_bytes: 0,
             log: RecoveryLog::disabled(),
+            trace: None,
             witness: Witness::NONE,
             spend: None,
             identity: None,

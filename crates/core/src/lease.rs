@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{Failure, RecoveryLog, Usage, Witness};
+use crate::{AnswerRecord, Failure, RecoveryLog, Usage, Witness};
 
 /// State that hands out leases and learns how each ended.
 ///
@@ -104,6 +104,8 @@ pub struct LeaseEnd<'a> {
     pub usage: Usage,
     /// How many bytes of the answer have come; of a lease that [counts](Lease::counting).
     pub bytes: u64,
+    /// What the provider says of its answer; of a lease that is [described](Lease::describing).
+    pub answer: Option<&'a AnswerRecord>,
     /// The request's recovery log.
     pub log: &'a RecoveryLog,
 }
@@ -124,10 +126,12 @@ pub struct Lease {
 }
 
 /// What has come of an answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Counted {
     usage: Usage,
     bytes: u64,
+    /// Where it is asked for.
+    answer: Option<AnswerRecord>,
 }
 
 #[derive(Clone, Copy)]
@@ -195,6 +199,18 @@ impl Lease {
         self
     }
 
+    /// Asks whoever reads the answer for what the provider says of it, for its [end](LeaseEnd).
+    pub fn describing(mut self) -> Self {
+        self.counted.get_or_insert_default().answer = Some(AnswerRecord::default());
+        self
+    }
+
+    /// What is known of the answer, to be added to; `None` unless it is [asked for](Self::describing).
+    #[inline]
+    pub fn description(&mut self) -> Option<&mut AnswerRecord> {
+        self.counted.as_mut()?.answer.as_mut()
+    }
+
     /// So many bytes of the answer have come, with a report of its usage if there is one.
     #[inline]
     pub fn received(&mut self, bytes: usize, usage: impl FnOnce() -> Option<Usage>) {
@@ -260,8 +276,20 @@ impl Lease {
             Content::Ignored | Content::Awaited(_) => None,
         };
         let (permit, log) = (self.permit, &self.log);
-        let Counted { usage, bytes } = self.counted.as_deref().copied().unwrap_or_default();
-        let end = LeaseEnd { permit, outcome, first_content, content_reported, usage, bytes, log };
+        let (usage, bytes, answer) = match self.counted.as_deref() {
+            Some(counted) => (counted.usage, counted.bytes, counted.answer.as_ref()),
+            None => (Usage::default(), 0, None),
+        };
+        let end = LeaseEnd {
+            permit,
+            outcome,
+            first_content,
+            content_reported,
+            usage,
+            bytes,
+            answer,
+            log,
+        };
         observer.ended(end);
     }
 }

@@ -43,6 +43,7 @@ mod spend;
 mod target;
 mod text;
 pub mod time;
+mod trace;
 mod track;
 mod upstream;
 mod usage;
@@ -50,7 +51,7 @@ mod with_context;
 mod witness;
 
 pub use self::{
-    attempt::{AttemptEnd, AttemptRecord, Attempts, AttemptsLayer},
+    attempt::{AnswerRecord, AttemptEnd, AttemptRecord, Attempts, AttemptsLayer},
     backoff::{Backoff, BackoffError, Jitter},
     budget::{BudgetPolicy, BudgetSource, Reservation, RetryBudget, Waiting, Withdrawal},
     context::{
@@ -82,6 +83,7 @@ pub use self::{
     target::Target,
     text::{LOST_HISTORY, STOPPED_TOOL},
     time::Deadline,
+    trace::{SpanId, TraceContext, TraceId},
     track::{AtOnce, BufferLimits, Leased, Track, TrackedBody, UntilEnd},
     upstream::Upstream,
     usage::Usage,

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    AttemptEnd, AttemptRecord, Call, Identity, Reason, Target, Usage, on_step::StepObserver,
+    AttemptEnd, AttemptRecord, Call, Identity, Reason, Target, TraceContext, Usage,
+    on_step::StepObserver,
 };
 
 /// Steps kept per request. What goes wrong in a stack that makes more shows in the first 64.
@@ -187,6 +188,11 @@ impl RecoveryLog {
         Self(Some(Arc::new(Log { started, attempts: AtomicU32::default(), steps })))
     }
 
+    /// When it was created: what the times of its steps and attempts count from. `None` while it is disabled.
+    pub fn started(&self) -> Option<Instant> {
+        self.0.as_ref().map(|log| log.started)
+    }
+
     /// Whether anybody learns of what is recorded.
     pub const fn is_enabled(&self) -> bool {
         self.0.is_some()
@@ -220,7 +226,11 @@ impl RecoveryLog {
     }
 
     /// Notes that a provider is asked. The number of the attempt, where it is kept.
-    pub(crate) fn begin_attempt(&self, target: Option<&Target>) -> Option<u64> {
+    pub(crate) fn begin_attempt(
+        &self,
+        target: Option<&Target>,
+        trace: Option<&TraceContext>,
+    ) -> Option<u64> {
         let (at, mut steps) = (self.0.as_ref()?.started.elapsed(), self.kept()?.lock());
         if steps.attempts.len() >= MAX_STEPS {
             return None;
@@ -235,6 +245,8 @@ impl RecoveryLog {
             end: AttemptEnd::Underway,
             usage: Usage::default(),
             bytes: 0,
+            span: trace.map(TraceContext::span_id),
+            answer: None,
         });
         Some(u64::from(number))
     }

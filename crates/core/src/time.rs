@@ -143,8 +143,9 @@ pub fn utc() -> SystemTime {
     SystemTime::now()
 }
 
+/// The wall time of a moment of tokio's clock; see [`wall`].
 #[expect(clippy::disallowed_methods, reason = "the only place that reads wall time")]
-fn wall_at(at: Instant) -> SystemTime {
+pub fn wall_at(at: Instant) -> SystemTime {
     static START: OnceLock<(Instant, SystemTime)> = OnceLock::new();
     let (instant, wall) = START.get_or_init(|| (Instant::now(), SystemTime::now()));
     match at.checked_duration_since(*instant) {

@@ -18,4 +18,5 @@ pub mod server;
 pub mod simulate;
 pub mod stack;
 mod stories;
+mod traces;
 mod webhook;

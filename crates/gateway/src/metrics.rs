@@ -11,14 +11,13 @@ use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
     metrics::{
-        counter::Counter,
-        family::Family,
-        histogram::{Histogram, exponential_buckets},
+        counter::Counter, exemplar::HistogramWithExemplars, family::Family,
+        histogram::exponential_buckets,
     },
     registry::{Metric, Registry},
 };
 use serde::Serialize;
-use steadfast_core::{Dialect, Failure, RecoveryLog, Usage};
+use steadfast_core::{Dialect, Failure, RecoveryLog, TraceContext, Usage};
 
 use crate::logs;
 
@@ -38,8 +37,8 @@ struct Inner {
     /// Sorted, so that it can be listed.
     steps: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
     tokens: Family<TokenLabels, Counter>,
-    head: Family<DialectLabel, Histogram, fn() -> Histogram>,
-    whole: Family<DialectLabel, Histogram, fn() -> Histogram>,
+    head: Family<DialectLabel, Timing, fn() -> Timing>,
+    whole: Family<DialectLabel, Timing, fn() -> Timing>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,15 +98,31 @@ struct DialectLabel {
     dialect: &'static str,
 }
 
+/// Times, with a trace of each bucket as an example.
+type Timing = HistogramWithExemplars<TraceLabel>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TraceLabel {
+    trace_id: String,
+}
+
+impl TraceLabel {
+    /// Of a trace that is recorded.
+    fn of(trace: Option<&TraceContext>) -> Option<Self> {
+        let trace = trace.filter(|trace| trace.is_sampled())?;
+        Some(Self { trace_id: trace.trace_id().to_string() })
+    }
+}
+
 /// 5 ms to about 5 minutes: from a cached refusal to a long answer.
-fn seconds() -> Histogram {
-    Histogram::new(exponential_buckets(0.005, 2.0, 17))
+fn seconds() -> Timing {
+    Timing::new(exponential_buckets(0.005, 2.0, 17))
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut all = Registry::with_prefix("steadfast");
-        let histogram = || Family::new_with_constructor(seconds as fn() -> Histogram);
+        let histogram = || Family::new_with_constructor(seconds as fn() -> Timing);
         Self(Arc::new(Inner {
             requests: add(&mut all, "requests", "Requests by how they ended", Family::default()),
             failures: add(
@@ -162,18 +177,25 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
 
 impl Metrics {
     /// An answer has started after `took`.
-    pub fn head(&self, dialect: Dialect, took: Duration) {
+    pub(crate) fn head(&self, dialect: Dialect, took: Duration, trace: Option<&TraceContext>) {
         let label = DialectLabel { dialect: dialect.as_str() };
-        self.0.head.get_or_create(&label).observe(took.as_secs_f64());
+        let trace = TraceLabel::of(trace);
+        self.0.head.get_or_create(&label).observe(took.as_secs_f64(), trace, None);
     }
 
-    /// A request has ended after `took` and so many `attempts`, and the layers did what `log` says.
+    /// A request has ended after `took`.
+    pub(crate) fn whole(&self, dialect: Dialect, took: Duration, trace: Option<&TraceContext>) {
+        let label = DialectLabel { dialect: dialect.as_str() };
+        let trace = TraceLabel::of(trace);
+        self.0.whole.get_or_create(&label).observe(took.as_secs_f64(), trace, None);
+    }
+
+    /// A request has ended after so many `attempts`, and the layers did what `log` says.
     pub fn end(
         &self,
         dialect: Dialect,
         stream: bool,
         outcome: &'static str,
-        took: Duration,
         attempts: u32,
         log: &RecoveryLog,
     ) {
@@ -182,7 +204,6 @@ impl Metrics {
         let dialect = dialect.as_str();
         let stream = if stream { "true" } else { "false" };
         inner.requests.get_or_create(&RequestLabels { dialect, stream, outcome }).inc();
-        inner.whole.get_or_create(&DialectLabel { dialect }).observe(took.as_secs_f64());
         if log.is_empty() {
             return;
         }

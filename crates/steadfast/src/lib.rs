@@ -79,6 +79,10 @@
     doc = "| `sim` | [`sim`] | [`SimProvider`](sim::SimProvider) | providers that misbehave, for tests |"
 )]
 #![cfg_attr(
+    feature = "otel",
+    doc = "| `otel` | [`otel`] | [`OtelLayer`](otel::OtelLayer) | traces and metrics, by OpenTelemetry |"
+)]
+#![cfg_attr(
     feature = "metrics",
     doc = "| `metrics` | [`metrics`](mod@metrics) | [`CallMetricsLayer`](metrics::CallMetricsLayer) | how often, how long, how many attempts |"
 )]
@@ -151,6 +155,8 @@ pub use steadfast_guard as guard;
 pub use steadfast_health as health;
 #[cfg(feature = "limit")]
 pub use steadfast_limit as limit;
+#[cfg(feature = "otel")]
+pub use steadfast_otel as otel;
 #[cfg(feature = "recover")]
 pub use steadfast_recover as recover;
 #[cfg(feature = "retry")]

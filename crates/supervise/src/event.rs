@@ -4,12 +4,43 @@ use std::{error::Error, time::Duration};
 
 use steadfast_core::{redact, time::millis};
 use steadfast_store::{FileRepair, StoreError};
-use tracing::{Level, event};
+use tracing::{Level, Span, event, field::Empty};
 
 use crate::{
-    NoticeKind, NoticeVia, RunId, RunState, ThreadKey,
+    AgentRun, NoticeKind, NoticeVia, RunId, RunState, ThreadKey,
     panic::{Panicked, caught},
+    record::RunEnd,
 };
+
+/// The span of `run`, with the fields that OpenTelemetry's conventions have for `invoke_agent`.
+pub(crate) fn span<T>(run: &AgentRun<T>) -> Span {
+    let agent = run.context.agent();
+    let dash = if agent.is_some() { " " } else { "" };
+    tracing::info_span!(
+        target: "steadfast::supervise",
+        "invoke_agent",
+        otel.name = %format_args!("invoke_agent{dash}{}", agent.unwrap_or_default()),
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        gen_ai.operation.name = "invoke_agent",
+        // Required by the conventions: whose agent it is.
+        gen_ai.provider.name = "steadfast",
+        gen_ai.agent.name = agent,
+        gen_ai.conversation.id = run.context.session(),
+        steadfast.tenant = run.context.tenant(),
+        steadfast.task = run.context.task(),
+        steadfast.run = %run.id(),
+        error.type = Empty,
+    )
+}
+
+/// The run of `span` has ended.
+pub(crate) fn ended(span: &Span, end: RunEnd) {
+    if end.state.is_announced() {
+        span.record("error.type", end.reason.unwrap_or(end.state.as_str()));
+        span.record("otel.status_code", "ERROR");
+    }
+}
 
 /// Links of a `source()` chain that are written: more than any honest chain has, since a chain can be a cycle.
 const LINKS: usize = 32;

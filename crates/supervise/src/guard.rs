@@ -3,19 +3,22 @@
 use std::fmt;
 
 use tokio::time::Instant;
+use tracing::Span;
 
-use crate::{RunHandle, RunRegistry, RunState, record::RunEnd, runs::Ended};
+use crate::{RunHandle, RunRegistry, RunState, event, record::RunEnd, runs::Ended};
 
 /// A registered run. Dropped without an end, it was cancelled; by a panic, it failed; while the registry stops, it was interrupted.
 pub(crate) struct RunGuard {
     registry: RunRegistry,
     handle: RunHandle,
+    /// What the run does is in it.
+    span: Span,
     is_ended: bool,
 }
 
 impl RunGuard {
-    pub(crate) const fn new(registry: RunRegistry, handle: RunHandle) -> Self {
-        Self { registry, handle, is_ended: false }
+    pub(crate) const fn new(registry: RunRegistry, handle: RunHandle, span: Span) -> Self {
+        Self { registry, handle, span, is_ended: false }
     }
 
     /// The run has ended.
@@ -23,6 +26,7 @@ impl RunGuard {
         if std::mem::replace(&mut self.is_ended, true) {
             return Ended::Unknown;
         }
+        event::ended(&self.span, end);
         self.handle.end(now);
         self.registry.end(self.handle.id(), end, true)
     }
@@ -43,7 +47,7 @@ impl RunGuard {
             }
         }
         let fail = Fail(self);
-        let result = call();
+        let result = fail.0.span.clone().in_scope(call);
         std::mem::forget(fail);
         result
     }
@@ -62,6 +66,7 @@ impl Drop for RunGuard {
         self.handle.end(Instant::now());
         let id = self.handle.id();
         if std::thread::panicking() {
+            event::ended(&self.span, RunEnd::panicked());
             self.registry.end(id, RunEnd::panicked(), true);
             return;
         }

@@ -298,7 +298,7 @@ impl RunRegistry {
             })
         };
         self.0.write_soon();
-        Ok((RunGuard::new(self.clone(), run.handle().clone()), waits))
+        Ok((RunGuard::new(self.clone(), run.handle().clone(), event::span(run)), waits))
     }
 
     /// A run has ended; `is_result`: it has a result, which counts as late when the run had ended before.

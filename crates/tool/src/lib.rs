@@ -7,6 +7,7 @@
 //!
 //! | layer | what it does | by default |
 //! |---|---|---|
+//! | [`ToolSpanLayer`] | a `tracing` span for each call, by OpenTelemetry's conventions | |
 //! | [`ToolPolicyLayer`] | refuses a call that names a file, a host or a size that it may not | allows everything |
 //! | [`ToolBreakerLayer`] | blocks a call or a tool that keeps failing in one task | 3 of one call, 5 of a tool, 2 of one tag; 60 s |
 //! | [`ToolErrorLayer`] | makes an error or a panic a failed result | |
@@ -54,6 +55,7 @@
 //! # Where to put these layers
 //!
 //! ```text
+//! ToolSpans           what is refused is in the trace, too
 //! ToolGuard           (steadfast-guard) loops and limits of the task: its stop is final
 //! ToolPolicy          a call that is not allowed costs nothing, and counts for nothing
 //! ToolBreaker         judges each call by its result
@@ -87,13 +89,14 @@ mod caught;
 #[cfg(unix)]
 mod command;
 mod error;
+mod span;
 mod timeout;
 
 /// The futures of the services.
 pub mod future {
     pub use crate::{
         access::ToolPolicyFuture, breaker::ToolBreakerFuture, caught::ToolErrorFuture,
-        timeout::ToolTimeoutFuture,
+        span::ToolSpanFuture, timeout::ToolTimeoutFuture,
     };
 }
 
@@ -108,6 +111,7 @@ pub use self::{
     },
     caught::{ToolErrorLayer, ToolErrorSnapshot, ToolErrors},
     error::PolicyError,
+    span::{ToolSpanLayer, ToolSpans},
     timeout::{
         ToolTimeout, ToolTimeoutHandle, ToolTimeoutLayer, ToolTimeoutPolicy, ToolTimeoutSnapshot,
     },

@@ -17,6 +17,7 @@ mod health;
 mod keys;
 mod life;
 mod names;
+mod otel;
 mod presets;
 mod reload;
 mod responses;

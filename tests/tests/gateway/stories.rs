@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -17,9 +16,8 @@ use steadfast_tests::gateway::{
     DIALECTS, ask,
     http::{HttpRequest, Reply},
     in_process::InProcess,
-    model, provider, rich_answer,
+    model, provider, rich_answer, thread_events,
 };
-use tracing_subscriber::{Layer, layer::SubscriberExt};
 
 /// The admin key, and its hash.
 const ADMIN: &str = "an-admin-key";
@@ -200,19 +198,6 @@ async fn operators_alone_read_them() {
     assert_eq!(get(&gateway, "/admin/requests").await.status, 200);
 }
 
-/// The names of the events that a thread emits. A subscriber of the thread alone would miss events that another thread of
-/// this program came to first, where nobody listened.
-#[derive(Clone)]
-struct Names(ThreadId, Arc<Mutex<BTreeSet<String>>>);
-
-impl<S: tracing::Subscriber> Layer<S> for Names {
-    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        if thread::current().id() == self.0 {
-            self.1.lock().insert(event.metadata().name().to_owned());
-        }
-    }
-}
-
 /// How often each step was counted.
 async fn counted(gateway: &InProcess) -> BTreeMap<String, u64> {
     let metrics = get(gateway, "/metrics").await;
@@ -233,9 +218,13 @@ async fn counted(gateway: &InProcess) -> BTreeMap<String, u64> {
 /// A step that a story, the header, the metrics or the log has and another has not is a fault.
 #[tokio::test(start_paused = true)]
 async fn stories_headers_metrics_and_the_log_have_the_same_steps() {
-    let names = Names(thread::current().id(), Arc::default());
-    let subscriber = tracing_subscriber::registry().with(names.clone());
-    tracing::subscriber::set_global_default(subscriber).expect("nobody else sets one");
+    let names = Arc::<Mutex<BTreeSet<String>>>::default();
+    thread_events::listen({
+        let names = names.clone();
+        move |event| {
+            names.lock().insert(event.metadata().name().to_owned());
+        }
+    });
     let plans = [
         FaultPlan::always(Fault::Error(ErrorKind::Overloaded)),
         FaultPlan::always(Fault::Error(ErrorKind::Auth)),
@@ -279,7 +268,7 @@ async fn stories_headers_metrics_and_the_log_have_the_same_steps() {
             }
         }
     }
-    let logged = names.1.lock();
+    let logged = names.lock();
     // What they report is reported by others: by the head of an answer, and by the hedge.
     let unsaid = ["failover.notice", "failover.outrun"];
     for step in seen.keys().filter(|step| !unsaid.contains(&step.as_str())) {

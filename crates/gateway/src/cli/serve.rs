@@ -20,6 +20,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
     let _logs = crate::logs::start(config.log);
     super::runtime().block_on(async {
         let app = App::new(&config, &source, Gateway::connect(&config, &source)?)?;
+        app.traces().start(&config, &source)?;
+        app.traces().set_servers(&app.gateway());
         let listen = config.server.listen;
         let listener = TcpListener::bind(listen)
             .await
@@ -32,7 +34,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
         let (stop_saving, stopped) = oneshot::channel();
         let saving = state.map(|file| tokio::spawn(file.keep(app.clone(), stopped)));
         print::announce(banner(at, &app));
-        let draining = app.clone();
+        let (draining, stopping) = (app.clone(), app.clone());
         let stop = async move {
             super::stop_signal().await;
             draining.drain();
@@ -44,6 +46,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             // It ends with what is known now; that it panicked is logged.
             let _ = saving.await;
         }
+        stopping.traces().stop().await;
         match cut? {
             0 => Ok(()),
             cut => Err(Exit::failed(format_args!(
@@ -71,6 +74,9 @@ fn banner(at: SocketAddr, app: &App) -> String {
         let name = if gateway.routes().len() == 1 { "chain" } else { route.name() };
         let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
         text.push_str(&format!("\n  {name:<14}  {}", chain.join(" -> ")));
+    }
+    for sent in app.traces().destinations() {
+        text.push_str(&format!("\n  OpenTelemetry   {sent}"));
     }
     text
 }

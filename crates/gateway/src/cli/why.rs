@@ -109,6 +109,9 @@ pub(super) fn story_text(story: &Value) -> String {
         let cost = story["micro_dollars"].as_u64().unwrap_or(0) as f64 / 1e6;
         line("tokens", format!("{tokens}; all attempts together ${cost:.4}"));
     }
+    if let Some(trace) = word("trace_id") {
+        line("trace", trace.into_owned());
+    }
     if let Some(left_out) = word("left_out") {
         line("left out", left_out.into_owned());
     }

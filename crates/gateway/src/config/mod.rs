@@ -28,8 +28,9 @@ pub use self::{
     routes::RouteConfig,
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
-        ObserveConfig, ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig, RetryConfig,
-        RuleConfig, ServerConfig, SummariserConfig, Switch, TenantConfig, TimeoutConfig,
+        ObserveConfig, OtelConfig, ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig,
+        RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch, TenantConfig,
+        TimeoutConfig,
     },
     source::Source,
     spend::{AccountCaps, SpendLimitConfig},

@@ -79,6 +79,8 @@ pub struct Config {
     pub responses: ResponsesConfig,
     /// What operators can see of single requests: [observe.md](observe.md).
     pub observe: ObserveConfig,
+    /// Traces and metrics by OpenTelemetry: [observe.md](observe.md#opentelemetry).
+    pub otel: OtelConfig,
     /// Ends tasks of agents that go in circles, and those that use too much: [guard.md](guard.md). A task
     /// is what `x-steadfast-task` names, over all its turns and conversations; without it what
     /// `x-steadfast-session` names, or the request's own history, since the user last spoke. Only a task
@@ -312,6 +314,8 @@ pub struct ProviderConfig {
     /// authorization, the value is masked wherever it would be seen.
     #[serde(default, serialize_with = "names_only")]
     pub headers: BTreeMap<String, String>,
+    /// Whether it is sent the `traceparent` of an attempt; without it `otel.propagate` says so.
+    pub propagate: Option<bool>,
 }
 
 impl ProviderConfig {
@@ -339,6 +343,7 @@ impl ProviderConfig {
             unsupported: Vec::new(),
             on_unsupported: OnUnsupported::default(),
             headers: BTreeMap::new(),
+            propagate: None,
         }
     }
 }
@@ -495,6 +500,22 @@ impl ObserveConfig {
     pub(crate) fn bytes(&self) -> usize {
         self.requests_mib.saturating_mul(1024 * 1024)
     }
+}
+
+/// `[otel]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OtelConfig {
+    /// The collector, such as `http://localhost:4317`, in place of `OTEL_EXPORTER_OTLP_ENDPOINT` and those of traces and metrics. With
+    /// neither nothing is traced. All else is set by OpenTelemetry's own variables.
+    pub endpoint: Option<String>,
+    /// `grpc` or `http/protobuf`, in place of `OTEL_EXPORTER_OTLP_PROTOCOL`. With neither it is `http/protobuf`, and at the port
+    /// 4317 `grpc`.
+    pub protocol: Option<String>,
+    /// Whether providers are sent the `traceparent` of an attempt, so that a trace goes on in a server of your own. Off by
+    /// default: the ids are nobody else's business. A provider's own `propagate` goes before.
+    pub propagate: bool,
 }
 
 /// `[escalation]`

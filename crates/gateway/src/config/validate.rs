@@ -8,8 +8,8 @@ use steadfast_client::headers::may_pass;
 use steadfast_core::{Failover, Reason};
 
 use super::{
-    Auth, CloudCredential, Config, ConfigError, ConfigErrors, Link, Source, SpendLimitConfig,
-    SummariserConfig, TenantConfig,
+    Auth, CloudCredential, Config, ConfigError, ConfigErrors, Link, OtelConfig, Source,
+    SpendLimitConfig, SummariserConfig, TenantConfig,
 };
 use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
 
@@ -54,6 +54,7 @@ impl Config {
         check.chains(self);
         check.summariser(self);
         check.escalation(self);
+        check.otel(self);
         check.spend(self);
         check.policies(self);
         check.recovery(self);
@@ -284,6 +285,22 @@ impl Check<'_> {
         );
     }
 
+    fn otel(&mut self, config: &Config) {
+        let OtelConfig { endpoint, protocol, .. } = &config.otel;
+        self.require(
+            endpoint.as_deref().is_none_or(is_address),
+            "otel.endpoint",
+            "write an address such as http://localhost:4317, without a password; what a collector wants of that kind is \
+             in OTEL_EXPORTER_OTLP_HEADERS",
+        );
+        let is_known = |name: &str| ["grpc", "http/protobuf"].contains(&name);
+        self.require(
+            protocol.as_deref().is_none_or(is_known),
+            "otel.protocol",
+            "there are grpc and http/protobuf",
+        );
+    }
+
     fn chains(&mut self, config: &Config) {
         let failover = &config.failover;
         for (key, chain) in [
@@ -468,6 +485,21 @@ mod tests {
             "{open:?}"
         );
         assert!(errors("[server]\nauth='none'\nlisten='[::1]:80'").is_empty());
+    }
+
+    #[test]
+    fn a_collector_is_an_address_by_a_protocol_that_there_is() {
+        let with = |lines: &str| errors(&format!("[server]\nauth='none'\n[otel]\n{lines}"));
+        assert!(with("endpoint='http://localhost:4317'\nprotocol='grpc'").is_empty());
+        for (lines, part) in [
+            ("endpoint='localhost:4317'", "otel.endpoint: write an address"),
+            ("endpoint='http://me:secret@host'", "otel.endpoint: write an address"),
+            ("protocol='http/json'", "otel.protocol: there are grpc"),
+        ] {
+            let errors = with(lines);
+            assert!(errors.len() == 1 && errors[0].contains(part), "{errors:?}");
+            assert!(!errors[0].contains("secret"));
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     }
     let with_accounts = admin(&app, &asked).is_ok();
     let own = app.gateway().gauges(with_accounts);
-    let text = app.metrics().render() + &app.admission().gauges() + &own;
+    let text = app.metrics().render() + &app.traces().counters() + &app.admission().gauges() + &own;
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(text);
     reply::ok("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
 }

@@ -188,6 +188,7 @@ async fn ask(
     let request = read(setup, dialect, route, parts, &received);
     record.admitted(received.admitted);
     let mut request = request?;
+    request.context.trace = record.trace();
     let socket = parts.extensions.get::<SocketCall>();
     let memory = socket.map(|socket| &socket.memory);
     record.keeps(app.responses().fit_for(&mut request, setup.isolates(), memory)?);

@@ -31,6 +31,7 @@ pub(super) async fn answer(
     let setup = app.setup();
     let outgoing = Outgoing::of(&setup.secrets, &parts.headers, &parts.uri);
     let mut record = app.record(dialect, &outgoing, &parts);
+    record.embeds();
     let received = match chat::receive(app, &setup, &parts, &mut body).await {
         Ok(received) => received,
         Err(failure) => {
@@ -86,6 +87,7 @@ async fn ask(
     }
     request.context = chat::context(request.context, &parts.headers, &received.caller);
     request.context.held_bytes = held;
+    request.context.trace = record.trace();
     upward::add(&mut request.headers, &mut request.query, dialect, parts, &setup.forward);
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, false, route.name(), setup.gateway.prices());

@@ -69,6 +69,7 @@ use crate::{
     secrets::{Secrets, keep_configured},
     stack::Gateway,
     stories::Stories,
+    traces::Traces,
 };
 
 /// What every handler needs; cheap to clone.
@@ -84,6 +85,7 @@ struct Inner {
     heavy: Heavy,
     responses: Arc<ResponseMemory>,
     stories: Arc<Stories>,
+    traces: Traces,
     /// What sockets hold of messages that are no requests yet.
     socket_bytes: Arc<AtomicU64>,
     draining: AtomicBool,
@@ -167,6 +169,7 @@ impl App {
             heavy: Heavy::default(),
             responses: Arc::new(ResponseMemory::new(config.responses)),
             stories: Arc::new(Stories::new(config.observe)),
+            traces: Traces::default(),
             socket_bytes: Arc::default(),
             draining: AtomicBool::new(false),
         })))
@@ -202,6 +205,18 @@ impl App {
         &self.0.stories
     }
 
+    /// Where traces go.
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.0.traces
+    }
+
+    /// Traces requests by `telemetry` from now on, where nothing does so yet.
+    #[cfg(feature = "otel")]
+    pub fn trace(&self, telemetry: steadfast::otel::Telemetry) {
+        self.traces().set(telemetry);
+        self.traces().set_servers(&self.gateway());
+    }
+
     /// For the answer to the request with this head.
     fn outgoing(&self, headers: &HeaderMap, uri: &Uri) -> Outgoing {
         Outgoing::of(&self.setup().secrets, headers, uri)
@@ -212,6 +227,7 @@ impl App {
         let reader = parts.extensions.get::<Peer>().map(|peer| peer.reader.clone());
         let (metrics, stories) = (self.metrics().clone(), self.stories().clone());
         Record::begin(metrics, stories, dialect, outgoing.id.clone(), reader)
+            .traced(self.traces(), &parts.headers)
     }
 
     /// What the gateway counts.

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use steadfast::limit::Prices;
 use steadfast_chat::Head;
 use steadfast_client::dialect::translation::LeftOut;
 use steadfast_core::{
-    CallContext, Deadline, Dialect, Failure, FaultSide, Reason, RecoveryLog, Target, Usage,
-    time::later,
+    CallContext, Deadline, Dialect, Failure, FaultSide, Reason, RecoveryLog, Target, TraceContext,
+    Usage, time::later,
 };
 use tokio::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::{
     responses::Keeper,
     stack::Lesson,
     stories::{Draft, Ending, Outcome, Stories, Underway},
+    traces::{RequestSpan, Traces},
 };
 
 /// What is written down of one request: once, when it is over, however it is over.
@@ -30,6 +31,8 @@ struct Entry {
     stories: Arc<Stories>,
     /// From when it has been read.
     underway: Option<Underway>,
+    /// Where it is traced.
+    span: Option<RequestSpan>,
     /// Held until it is over.
     admitted: Option<Admitted>,
     started: Instant,
@@ -70,6 +73,7 @@ impl Record {
             metrics,
             stories,
             underway: None,
+            span: None,
             admitted: None,
             started: Instant::now(),
             dialect,
@@ -88,6 +92,26 @@ impl Record {
             left_out: None,
             failed: None,
         }))
+    }
+
+    /// It is traced by `traces`, as a part of what its `headers` say.
+    pub(super) fn traced(mut self, traces: &Traces, headers: &HeaderMap) -> Self {
+        if let Some(entry) = &mut self.0 {
+            entry.span = traces.begin(headers, entry.started);
+        }
+        self
+    }
+
+    /// Which trace it belongs to, where it is traced.
+    pub(super) fn trace(&self) -> Option<Arc<TraceContext>> {
+        self.0.as_ref()?.trace()
+    }
+
+    /// It asks for embeddings.
+    pub(super) fn embeds(&mut self) {
+        if let Some(span) = self.0.as_mut().and_then(|entry| entry.span.as_mut()) {
+            span.embeds();
+        }
     }
 
     /// It was let in, and is in progress until it is over.
@@ -160,7 +184,8 @@ impl Record {
             if let Some(keeper) = &mut entry.keeper {
                 keeper.answered(head);
             }
-            entry.metrics.head(entry.dialect, entry.started.elapsed());
+            let trace = entry.trace();
+            entry.metrics.head(entry.dialect, entry.started.elapsed(), trace.as_deref());
         }
     }
 
@@ -233,7 +258,9 @@ impl Record {
         let (dialect, stream) = (entry.dialect, entry.stream);
         let unread = outcome == Outcome::Cancelled
             && entry.reader.as_ref().is_some_and(|reader| reader.is_unread());
-        entry.metrics.end(dialect, stream, outcome.as_str(), took, attempts, &entry.log);
+        let trace = entry.trace();
+        entry.metrics.end(dialect, stream, outcome.as_str(), attempts, &entry.log);
+        entry.metrics.whole(dialect, took, trace.as_deref());
         if let Some(route) = &entry.route {
             entry.metrics.routed(route, outcome.as_str());
         }
@@ -264,6 +291,7 @@ impl Record {
             output_tokens = entry.usage.output,
             ms = steadfast_core::time::millis(took),
             recovery = (!entry.log.is_empty()).then(|| tracing::field::display(&entry.log)),
+            trace_id = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id())),
             "a request is over",
         );
         entry.end_story(outcome, took, attempts);
@@ -271,11 +299,16 @@ impl Record {
 }
 
 impl Entry {
+    fn trace(&self) -> Option<Arc<TraceContext>> {
+        self.span.as_ref().map(|span| span.trace().clone())
+    }
+
     fn draft(&self) -> Draft {
         let mut draft = Draft::new(reply::text(&self.id).to_owned());
         (draft.started, draft.dialect, draft.stream) = (self.started, self.dialect, self.stream);
         draft.began = draft.began.checked_sub(self.started.elapsed()).unwrap_or(draft.began);
         (draft.model, draft.route) = (self.model.clone(), self.route.clone());
+        draft.trace = self.span.as_ref().map(|span| span.trace().trace_id());
         draft
     }
 
@@ -290,7 +323,10 @@ impl Entry {
             (ending.reason, ending.error) = (Some(reason), error);
             ending.evidence = Some(evidence).filter(|text| !text.is_empty());
         }
-        underway.end(ending);
+        let story = underway.end(ending);
+        if let Some(span) = self.span.take() {
+            span.end(&story, &self.log);
+        }
     }
 }
 

@@ -14,8 +14,10 @@ use crate::{
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 8] = [
+const FIXED: [Fixed; 10] = [
     ("log.libraries", |config| config.log.libraries.to_string()),
+    ("otel.endpoint", |config| format!("{:?}", config.otel.endpoint)),
+    ("otel.protocol", |config| format!("{:?}", config.otel.protocol)),
     ("server.listen", |config| config.server.listen.to_string()),
     ("server.send_timeout_s", |config| config.server.send_timeout.as_secs_f64().to_string()),
     ("server.idle_timeout_s", |config| config.server.idle_timeout.as_secs_f64().to_string()),
@@ -127,6 +129,7 @@ impl App {
         self.admission().set_limits(Limits::of(&config.server, config.tenants.len()));
         self.responses().set_policy(config.responses);
         self.stories().set_policy(config.observe);
+        self.traces().set_servers(&setup.gateway);
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

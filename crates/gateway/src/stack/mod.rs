@@ -86,6 +86,8 @@ struct Inner {
     /// Models by what stands for them.
     aliases: BTreeMap<String, String>,
     identities: Identities,
+    /// Where providers are: host and port.
+    servers: Vec<(String, (String, u16))>,
     secrets: Vec<Secret>,
     prices: Arc<Prices>,
     /// What outlives a change of the configuration, besides the state of the layers.
@@ -261,6 +263,8 @@ impl Gateway {
         let counting = BoxCloneSyncService::new(client.clone().counting());
         let counting = Counting::new(counting, counter.clone());
         let (embeddings, choose) = (embeddings(config, &base)?, layers::choose(config, source)?);
+        let servers = client.providers().servers();
+        let servers = servers.map(|(name, at)| (name.to_owned(), at)).collect();
         let service = base.boxed(client);
         let chain = config.chain();
         let pipeline = config.timeout.deadline.pipeline;
@@ -286,6 +290,7 @@ impl Gateway {
             accounts: accounts(config),
             aliases: config.aliases.clone(),
             identities,
+            servers,
             secrets,
             kept: Kept {
                 transport,
@@ -401,6 +406,11 @@ impl Gateway {
         &self.0.secrets
     }
 
+    /// Where its providers are, by their names: host and port.
+    pub(crate) fn servers(&self) -> &[(String, (String, u16))] {
+        &self.0.servers
+    }
+
     /// Who is resting, why and until when, and each breaker's state.
     pub fn status(&self) -> Value {
         status::json(self.handles(), &self.0.routes)
@@ -453,6 +463,9 @@ fn providers(config: &Config, source: &Source) -> Result<(Providers, Identities)
         }
         for (name, value) in &given.headers {
             provider = provider.with_header(name, value);
+        }
+        if given.propagate.unwrap_or(config.otel.propagate) {
+            provider = provider.with_trace_context();
         }
         if given.credentials.is_empty() {
             provider = provider.without_credential();

@@ -160,8 +160,8 @@ impl Kept {
 }
 
 impl Underway {
-    /// The request is over.
-    pub(crate) fn end(self, ending: Ending) {
+    /// The request is over, and this is what became of it.
+    pub(crate) fn end(self, ending: Ending) -> Arc<Story> {
         let mut story = Story::new(self.draft.clone(), &self.log, ending);
         let policy = *self.stories.policy.lock();
         let mut kept = self.stories.kept.lock();
@@ -172,8 +172,9 @@ impl Underway {
         kept.timeline.add(&story);
         let story = Arc::new(story);
         let shelf = if story.is_notable() { &mut kept.notable } else { &mut kept.ordinary };
-        shelf.push(story);
+        shelf.push(story.clone());
         kept.trim(&policy);
+        story
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 use serde_json::{Map, Value, json};
 use steadfast::limit::Prices;
 use steadfast_core::{
-    AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target, Usage,
-    time::wall,
+    AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target, TraceId,
+    Usage, time::wall,
 };
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ pub(crate) struct Draft {
     pub(crate) who: [Option<Box<str>>; 5],
     /// What models cost.
     pub(crate) prices: Option<Arc<Prices>>,
+    /// Which trace it belongs to, where it is traced.
+    pub(crate) trace: Option<TraceId>,
 }
 
 /// The names of [`Draft::who`].
@@ -47,6 +49,7 @@ impl Draft {
             stream: false,
             who: Default::default(),
             prices: None,
+            trace: None,
         }
     }
 
@@ -122,10 +125,10 @@ pub(crate) struct Story {
     pub(crate) draft: Arc<Draft>,
     /// Its position among the ends of requests.
     pub(super) order: u64,
-    ending: Ending,
-    attempts: Vec<AttemptRecord>,
+    pub(crate) ending: Ending,
+    pub(crate) attempts: Vec<AttemptRecord>,
     steps: Vec<Step>,
-    dropped: usize,
+    pub(crate) dropped: usize,
     micro_dollars: u64,
 }
 
@@ -211,9 +214,15 @@ impl Story {
             AttemptEnd::Failed { evidence, .. } => length(evidence),
             _ => 0,
         });
+        let answers = self.attempts.iter().filter_map(|attempt| attempt.answer.as_deref());
+        let answers = answers.map(|answer| {
+            let texts = [&answer.id, &answer.model, &answer.finish].map(length);
+            size_of_val(answer) + texts.iter().sum::<usize>()
+        });
         let details = self.steps.iter().map(|step| length(&step.detail));
         let texts = [evidence, error, left_out].map(length).iter().sum::<usize>()
             + evidences.sum::<usize>()
+            + answers.sum::<usize>()
             + details.sum::<usize>();
         size_of_val(self)
             + size_of_val(draft)
@@ -256,6 +265,7 @@ impl Story {
         put("usage", usage(&ending.usage));
         put("micro_dollars", json!(self.micro_dollars));
         put("left_out", json!(ending.left_out));
+        put("trace_id", json!(draft.trace.map(|trace| trace.to_string())));
         Value::Object(object)
     }
 
