@@ -30,7 +30,7 @@ pub use self::{
     replay::{Recorded, ReplayError, read_recording},
     target::{Named, TargetTally, Targets},
     vary::Variation,
-    world::{Calls, Ill, Moment, Selector, Shape, TargetTraits, World, WorldError, WorldEvent},
+    world::{Calls, Ill, Selector, Shape, TargetTraits, World, WorldError, WorldEvent, WorldTime},
 };
 use crate::{
     config::{Config, ConfigErrors, Source, stand_in},

@@ -138,10 +138,10 @@ impl Default for TargetTraits {
 #[serde(deny_unknown_fields)]
 pub struct WorldEvent {
     /// When it begins.
-    pub at: Moment,
+    pub at: WorldTime,
     /// How long it lasts.
     #[serde(rename = "for")]
-    pub lasts: Moment,
+    pub lasts: WorldTime,
     /// The provider's name, its position in the chain from 1, or `all`.
     pub target: Selector,
     /// What goes wrong.
@@ -165,14 +165,14 @@ const fn ten() -> f64 {
 /// A time since the beginning, or a share of the whole, such as `9h`, `90s` or `25%`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Moment {
+pub enum WorldTime {
     /// So long.
     After(Duration),
     /// This share of the whole.
     Share(f64),
 }
 
-impl Moment {
+impl WorldTime {
     /// In a simulation that is so long.
     pub fn of(self, whole: Duration) -> Duration {
         match self {
@@ -182,7 +182,7 @@ impl Moment {
     }
 }
 
-impl FromStr for Moment {
+impl FromStr for WorldTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -198,7 +198,7 @@ impl FromStr for Moment {
     }
 }
 
-impl TryFrom<String> for Moment {
+impl TryFrom<String> for WorldTime {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
