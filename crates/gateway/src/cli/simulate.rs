@@ -38,8 +38,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Exit> {
     }
     let simulation = simulation(&source)?;
     let all = simulation.run_all()?;
-    let shown = if args.json { in_json(args, &all).to_string() } else { simulation.text(&all) };
-    print::result(shown.trim_end())?;
+    // Before anything is printed, whose reader may have seen enough.
     for (file, text) in [
         (&args.html, Simulation::html as fn(&Simulation, &[Figures]) -> String),
         (&args.svg, Simulation::svg),
@@ -48,6 +47,8 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Exit> {
             write(file, &text(&simulation, &all))?;
         }
     }
+    let shown = if args.json { in_json(args, &all).to_string() } else { simulation.text(&all) };
+    print::result(shown.trim_end())?;
     asserted(args, &all[0])
 }
 

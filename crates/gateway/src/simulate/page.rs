@@ -16,16 +16,14 @@ th:first-child,td:first-child{text-align:left}pre{overflow-x:auto;background:#88
 
 /// The page.
 pub(crate) fn html(of: &Simulation, all: &[Figures]) -> String {
-    let (title, numbers) = report::title(of);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>steadfast simulate: {}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>{}</h1>\n<p>{}</p>\n",
+         <h1>steadfast simulate: {}</h1>\n",
         escaped(&of.world().name),
-        escaped(&title),
-        escaped(&numbers)
+        escaped(&of.world().name),
     );
     let _ = writeln!(out, "<div class=\"scroll\">{}</div>", picture::svg(of, all));
     out.push_str("<h2>Figures</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th></th>");
