@@ -131,6 +131,8 @@ fn calls_come_as_they_were_recorded() {
     assert!(ran.status.success(), "{}", report(&ran));
     let all: Value = serde_json::from_str(&out(&ran)).unwrap();
     assert_eq!(all["runs"][0]["asked"], 2);
+    let seconds = all["hours"].as_f64().unwrap() * 3_600.0;
+    assert!((seconds - 3.0).abs() < 0.01, "from the first call to the last, and a second: {all}");
     // Each went to the vendor of its model.
     let asked = |run: usize, target: usize| all["runs"][run]["targets"][target]["answered"].clone();
     assert_eq!((asked(0, 0), asked(0, 1)), (1.into(), 1.into()), "{all}");
@@ -149,6 +151,7 @@ fn what_is_wrong_is_named_in_a_sentence() {
         (&["--rate", "0"], "--rate: more than 0"),
         (&["--assert", "speed >= 1"], "there is no figure `speed`"),
         (&["--vary", "retry.retries"], "has no values"),
+        (&["--vary", "retry.retries=0..2", "--html", "x.html"], "cannot be used with"),
         (&["--replay", "/nowhere.log"], "/nowhere.log can not be read"),
         (&["--config", "/nowhere.toml"], "/nowhere.toml"),
         (&["--config", wrong], "retry.retries"),

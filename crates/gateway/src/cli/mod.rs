@@ -345,7 +345,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long = "assert", value_name = "FIGURE BOUND")]
     pub(crate) asserts: Vec<Assertion>,
     /// Runs it with each value of a key of the configuration: `KEY=A,B,C` or `KEY=FROM..TO`.
-    #[arg(long, value_name = "KEY=VALUES")]
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["asserts", "html", "svg"])]
     pub(crate) vary: Option<String>,
     /// Writes a page with pictures, which needs nothing else.
     #[arg(long, value_name = "FILE")]

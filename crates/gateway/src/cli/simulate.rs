@@ -34,7 +34,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Exit> {
             figures.name = name;
             all.push(figures);
         }
-        return Ok(print::result(varied(args, &variation, &all).trim_end())?);
+        return Ok(print::result(varied(args, &options, &variation, &all).trim_end())?);
     }
     let simulation = simulation(&source)?;
     let all = simulation.run_all()?;
@@ -47,7 +47,8 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Exit> {
             write(file, &text(&simulation, &all))?;
         }
     }
-    let shown = if args.json { in_json(args, &all).to_string() } else { simulation.text(&all) };
+    let shown =
+        if args.json { in_json(args, &options, &all).to_string() } else { simulation.text(&all) };
     print::result(shown.trim_end())?;
     asserted(args, &all[0])
 }
@@ -68,7 +69,7 @@ fn asserted(args: &SimulateArgs, figures: &Figures) -> Result<(), Exit> {
         print::report(violation);
         if let Some(call) = &violation.call {
             print::report(format_args!(
-                "one of them, after the beginning of 1970:\n{}",
+                "a call that shows it, by a clock that begins with the simulation:\n{}",
                 why::story_text(&call.whole())
             ));
         }
@@ -99,20 +100,25 @@ fn options(args: &SimulateArgs) -> Result<SimulationOptions, Exit> {
     Ok(SimulationOptions { length, rate: args.rate, ..options })
 }
 
-fn in_json(args: &SimulateArgs, all: &[Figures]) -> Value {
+fn in_json(args: &SimulateArgs, options: &SimulationOptions, all: &[Figures]) -> Value {
     json!({
         "world": args.world,
-        "hours": args.hours,
-        "rate": args.rate,
-        "seed": args.seed,
+        "hours": options.length.as_secs_f64() / 3_600.0,
+        "rate": options.rate,
+        "seed": options.seed,
         "runs": all.iter().map(Figures::json).collect::<Vec<_>>(),
     })
 }
 
 /// A row a value.
-fn varied(args: &SimulateArgs, variation: &Variation, all: &[Figures]) -> String {
+fn varied(
+    args: &SimulateArgs,
+    options: &SimulationOptions,
+    variation: &Variation,
+    all: &[Figures],
+) -> String {
     if args.json {
-        return in_json(args, all).to_string();
+        return in_json(args, options, all).to_string();
     }
     let seconds = |ms: Option<u32>| f64::from(ms.unwrap_or(0)) / 1e3;
     let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0);

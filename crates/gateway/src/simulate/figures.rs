@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use steadfast_core::Reason;
 
-use super::{target::TargetTally, world::Ill};
+use super::target::TargetTally;
 use crate::stories::{Outcome, Story};
 
 /// Intervals of a picture: five minutes of a day.
@@ -61,7 +61,7 @@ pub(super) struct Interval {
     pub(super) by: Vec<u64>,
     /// How often its targets were looked at, and how they were.
     pub(super) samples: u32,
-    pub(super) ill: Vec<(Option<Ill>, u32)>,
+    pub(super) ill: Vec<u32>,
     pub(super) resting: Vec<u32>,
 }
 
@@ -90,7 +90,7 @@ impl Figures {
     pub(super) fn new(name: &str, targets: &[String]) -> Self {
         let interval = Interval {
             by: vec![0; targets.len()],
-            ill: vec![(None, 0); targets.len()],
+            ill: vec![0; targets.len()],
             resting: vec![0; targets.len()],
             ..Interval::default()
         };

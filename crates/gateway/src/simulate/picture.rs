@@ -157,8 +157,8 @@ impl Picture {
             let y = self.y;
             let part = |count: u32, of: u32| f64::from(count) / f64::from(of.max(1));
             let one = |at: usize| &ours.intervals[at];
-            self.strip("well", y, 9.0, |at| 1.0 - part(one(at).ill[position].1, one(at).samples));
-            self.strip("ill", y, 9.0, |at| part(one(at).ill[position].1, one(at).samples));
+            self.strip("well", y, 9.0, |at| 1.0 - part(one(at).ill[position], one(at).samples));
+            self.strip("ill", y, 9.0, |at| part(one(at).ill[position], one(at).samples));
             self.strip("bg", y + 10.0, 5.0, |_| 1.0);
             self.strip("rest", y + 10.0, 5.0, |at| {
                 part(one(at).resting[position], one(at).samples)

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Reason, Target, limit::Prices};
 use steadfast_core::{AttemptsLayer, Call, RecoveryLog};
 use tokio::{
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
@@ -47,7 +47,6 @@ pub(super) fn run(of: &Simulation, contender: Contender) -> Result<Figures, Conf
 }
 
 /// What answers calls.
-#[derive(Clone)]
 enum Asked {
     Stack(Arc<SimulatedStacks>),
     /// The first target alone.
@@ -132,15 +131,21 @@ impl Run {
                 sleep_until(self.began + at).await;
                 number += 1;
                 calls.spawn(self.clone().call(number, None, rng.fork()));
-                while calls.try_join_next().is_some() {}
+                while let Some(call) = calls.try_join_next() {
+                    over(call);
+                }
             }
         }
         for (number, call) in (1..).zip(options.recorded.iter()) {
             sleep_until(self.began + call.at).await;
             calls.spawn(self.clone().call(number, Some(call.clone()), rng.fork()));
-            while calls.try_join_next().is_some() {}
+            while let Some(call) = calls.try_join_next() {
+                over(call);
+            }
         }
-        while calls.join_next().await.is_some() {}
+        while let Some(call) = calls.join_next().await {
+            over(call);
+        }
     }
 
     async fn call(self: Arc<Self>, number: u64, recorded: Option<Recorded>, mut rng: Rng) {
@@ -237,9 +242,7 @@ impl Run {
                 let interval = &mut figures.intervals[at];
                 interval.samples += 1;
                 for (position, ill) in ills.into_iter().enumerate() {
-                    let sum = &mut interval.ill[position];
-                    sum.1 += u32::from(ill.is_some());
-                    sum.0 = ill.or(sum.0);
+                    interval.ill[position] += u32::from(ill);
                     let name = figures.targets[position].0.as_str();
                     interval.resting[position] +=
                         u32::from(resting.iter().any(|target| target.provider() == name));
@@ -252,6 +255,13 @@ impl Run {
     fn interval(&self, at: Instant) -> usize {
         let share = (at - self.began).as_secs_f64() / self.length.as_secs_f64();
         ((share * INTERVALS as f64) as usize).min(INTERVALS - 1)
+    }
+}
+
+/// A call has ended, and has been counted unless it panicked: then all does, or it would be missing.
+fn over(call: Result<(), JoinError>) {
+    if let Err(error) = call {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 

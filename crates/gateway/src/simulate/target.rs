@@ -146,10 +146,10 @@ impl Targets {
         self.0.all.iter().map(|target| target.state.lock().tally).collect()
     }
 
-    /// What is wrong with each of them now.
-    pub(super) fn ills(&self) -> Vec<Option<Ill>> {
+    /// Whether something is wrong with each of them now.
+    pub(super) fn ills(&self) -> Vec<bool> {
         let now = self.0.began.elapsed();
-        self.0.all.iter().map(|target| target.spell_at(now).map(|spell| spell.what)).collect()
+        self.0.all.iter().map(|target| target.spells(now).next().is_some()).collect()
     }
 
     fn position(&self, target: Option<&Target>) -> usize {
@@ -234,10 +234,10 @@ impl std::fmt::Debug for Targets {
 }
 
 impl SimTarget {
-    fn spell_at(&self, now: Duration) -> Option<Spell> {
-        let at = self.ills.iter().filter(|(from, until, _)| (*from..*until).contains(&now));
-        // What refuses comes before what is slow.
-        at.map(|(.., spell)| *spell).min_by_key(|spell| spell.what)
+    /// What is wrong with it now.
+    fn spells(&self, now: Duration) -> impl Iterator<Item = &Spell> {
+        let at = self.ills.iter().filter(move |(from, until, _)| (*from..*until).contains(&now));
+        at.map(|(.., spell)| spell)
     }
 
     fn enter(&self) {
@@ -265,7 +265,7 @@ impl SimTarget {
     fn reaction(&self, now: Duration) -> Reaction {
         let mut slower = 1.0;
         let mut breaks = 0.0;
-        for (.., spell) in self.ills.iter().filter(|(from, to, _)| (*from..*to).contains(&now)) {
+        for spell in self.spells(now) {
             match spell.what {
                 Ill::Slow => slower *= spell.factor,
                 Ill::Breaks => breaks = spell.share.max(breaks),
