@@ -112,8 +112,9 @@ impl Caller {
         let own = entries.iter().filter(|entry| text(&entry.body).contains(&name));
         // Nothing is asked after a head here.
         let attempts = reply.header("x-steadfast-attempts").and_then(|it| it.parse().ok());
-        let hedged = reply.header("x-steadfast-recovery").is_some_and(|it| it.contains("hedged"));
-        let cut = usize::from(hedged || is_late(&reply));
+        let steps = reply.header("x-steadfast-recovery").unwrap_or_default().split("; ");
+        let cut = steps.filter(|step| step.contains("hedged") || step.contains(" timeout"));
+        let cut = cut.count() + usize::from(is_late(&reply));
         let asked = own.clone().count();
         if !attempts.is_some_and(|attempts: usize| (asked..=asked + cut).contains(&attempts)) {
             return Err(format!("attempts {attempts:?}, and asked {asked} times"));

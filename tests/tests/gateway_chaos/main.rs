@@ -105,10 +105,13 @@ async fn run(seed: u64) -> Vec<End> {
         let closed = |all: &[Entry]| all.iter().all(|entry| entry.end != sim::End::Open);
         entries.extend(within(journal.wait_until(closed)).await);
     }
-    // What is cut off between its connection and its first byte is counted, and nobody received it.
+    // What is cut off between its connection and its first byte is counted, and nobody received
+    // it: when its caller leaves, by a hedge, or by a time limit on a machine that stood still.
     let metrics = rig.app.metrics();
     let cut = replies.iter().filter(|(_, reply)| reply.as_ref().is_none_or(callers::is_late));
-    let cut = cut.count() as u64 + metrics.count("failover", "hedged");
+    let late = metrics.steps().into_iter().filter(|step| step.reason == "timeout");
+    let late = late.map(|step| step.times).sum::<u64>();
+    let cut = cut.count() as u64 + metrics.count("failover", "hedged") + late;
     let (counted, asked) = (metrics.attempts(), entries.len() as u64);
     assert!((asked..=asked + cut).contains(&counted), "{counted} attempts of {asked}: {case}");
     let mut ends = Vec::new();
