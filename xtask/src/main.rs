@@ -5,6 +5,7 @@
 mod agents;
 mod bench;
 mod boards;
+mod browser;
 mod chaos;
 mod deny;
 mod dominance;
@@ -166,6 +167,13 @@ const STEPS: &[Step] = &[
         what: "Prometheus' rules and Grafana's board, against a real Prometheus",
         ci: Some(&[]),
         run: Run::Plain(boards::run),
+    },
+    Step {
+        name: "browser",
+        what: "the dashboard in a real Chromium; `browser --pictures`: and writes those of the documentation; \
+               `browser --load`: what open pages cost under load, instead",
+        ci: Some(&[]),
+        run: Run::WithArguments(browser::run),
     },
     Step {
         name: "test",

@@ -40,8 +40,11 @@ pub(crate) fn run(paths: &[String]) -> Result<(), String> {
     Err(format!("{} words that {TABLE} has other words for", found.len()))
 }
 
-/// The Rust and Markdown files at or under `path`, in order.
+/// The Rust and Markdown files at or under `path`, in order, without what npm has installed.
 pub(crate) fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    if path.file_name().is_some_and(|name| name == "node_modules") {
+        return Ok(());
+    }
     if path.is_file() {
         if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
             files.push(path.to_owned());

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::{
     call::CallState,
     event,
+    health::is_out,
     history::{HistoryEntry, LastFailure, Stopped, attempts_of},
     select::{self, CandidateView, Exclusions, Plan, Skip},
 };
@@ -85,7 +86,7 @@ impl CallState {
             let rest = candidate.view(&Needs::default(), self.witness, now).rest;
             let until = rest.map(|rest| rest.until).max(exclusions.wait(at, now));
             let left = until.map(|until| until.saturating_duration_since(now));
-            attempt.retry_after = left.filter(|left| !left.is_zero());
+            attempt.retry_after = left.filter(|left| !left.is_zero() && !is_out(*left));
         }
     }
 
@@ -124,7 +125,8 @@ fn soonest_back(
         return None;
     }
     let back = select::soonest_back(views, now, exclusions)?;
-    Some(back.saturating_duration_since(now))
+    // What somebody has taken out is nothing to wait for.
+    Some(back.saturating_duration_since(now)).filter(|back| !is_out(*back))
 }
 
 /// Why every target is not even asked, and the message of the first of them.

@@ -76,6 +76,22 @@ impl FailoverHandle {
         registry.change(&record, Instant::now(), |health, now| health.force(now, wait));
     }
 
+    /// Takes `target` out until it is [put back](Self::put_back) or [reset](Self::reset): it is not asked, not even by a
+    /// call that has no other target, nor to see whether it is well. Calls under way there end undisturbed. It
+    /// holds in this process. Returns whether that changed anything.
+    pub fn take_out(&self, target: &Target) -> bool {
+        let registry = &self.failover.registry;
+        let record = registry.record(target, scope(target));
+        registry.change(&record, Instant::now(), |health, now| health.set_out(now.at, true))
+    }
+
+    /// Ends that: `target` is asked as what is known of it allows. Returns whether it was out.
+    pub fn put_back(&self, target: &Target) -> bool {
+        let registry = &self.failover.registry;
+        let Some(record) = registry.find(target) else { return false };
+        registry.change(&record, Instant::now(), |health, now| health.set_out(now.at, false))
+    }
+
     /// Forgets what happened to `target`, exactly these parts of it: it is healthy again. Call it
     /// when a key has been renewed or a bill paid. Calls under way decide nothing any more.
     /// Returns whether anything was known.

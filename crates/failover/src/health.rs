@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use steadfast_core::{
     Permit, Reason, Target, Witness,
     circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, SlidingWindow},
-    time::WallClock,
+    time::{WallClock, later},
 };
 use tokio::time::Instant;
 
@@ -97,6 +97,16 @@ pub(crate) struct Health {
     pub(crate) yields: bool,
     /// Probes that another target's answer outran, since there was content.
     pub(crate) outrun: u32,
+    /// An operator has taken it out. What happens to it meanwhile is counted as ever.
+    out: Option<Cooldown>,
+}
+
+/// How long at most something is out that an operator has taken out: ten years, which nobody waits for.
+const OUT: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// Whether what is `left` of a rest is that of something which was taken out: nothing else rests for years.
+pub(crate) fn is_out(left: Duration) -> bool {
+    left > OUT / 2
 }
 
 /// What stands for the message of a failure of another process.
@@ -191,17 +201,39 @@ impl Health {
             answers: SlidingWindow::new(RATES, now),
             yields: false,
             outrun: 0,
+            out: None,
         }
     }
 
     /// The cooldown for everybody, until a call has seen that it is over.
     pub(crate) fn cooling(&self) -> Option<Cooldown> {
-        self.circuit.resting().map(Cooldown::new)
+        self.out.or_else(|| self.circuit.resting().map(Cooldown::new))
     }
 
     /// The cooldown for one witness.
     pub(crate) fn cooling_for(&self, witness: Witness, now: Instant) -> Option<Cooldown> {
-        self.circuit.resting_for(witness, now).map(Cooldown::new)
+        self.out.or_else(|| self.circuit.resting_for(witness, now).map(Cooldown::new))
+    }
+
+    /// Whether an operator has taken it out.
+    pub(crate) fn is_out(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// An operator takes it out, or puts it back. Returns whether that changes anything.
+    pub(crate) fn set_out(&mut self, now: Instant, out: bool) -> bool {
+        if out == self.is_out() {
+            return false;
+        }
+        let until = later(now, OUT);
+        self.out = out.then_some(Cooldown {
+            until,
+            probe_from: until,
+            reason: Reason::Cooling,
+            hinted: true,
+            refuses: true,
+        });
+        true
     }
 
     /// A call begins.
@@ -227,7 +259,7 @@ impl Health {
 
     /// Whether it has state that must not be evicted.
     pub(crate) fn is_worth_keeping(&self, now: Instant) -> bool {
-        self.circuit.is_worth_keeping(now)
+        self.is_out() || self.circuit.is_worth_keeping(now)
     }
 
     /// Whether a call is under way that sees whether it is well again.
@@ -237,7 +269,8 @@ impl Health {
 
     /// Whether a success would change anything but its own time.
     pub(crate) fn is_degraded(&mut self, now: Instant) -> bool {
-        self.consecutive > 0
+        self.is_out()
+            || self.consecutive > 0
             || self.circuit.is_degraded(now)
             || self.calls.counts(now).failures > 0
             || self.answers.counts(now).failures > 0
@@ -346,6 +379,9 @@ impl Health {
 
     /// Lets one call through that is to see whether the cooldown is over, where one is needed.
     pub(crate) fn acquire_probe(&mut self, now: Moment) -> ProbePermit {
+        if self.is_out() {
+            return ProbePermit::Refused;
+        }
         if self.circuit.resting().is_none() {
             return ProbePermit::NotNeeded;
         }
@@ -398,7 +434,7 @@ impl Health {
         self.circuit = Circuit::new(*self.circuit.policy(), now.at);
         self.circuit.reset(now);
         (self.errors, self.consecutive, self.last_error) = (0, 0, None);
-        (self.yields, self.outrun) = (false, 0);
+        (self.yields, self.outrun, self.out) = (false, 0, None);
         self.calls.clear();
         self.answers.clear();
     }

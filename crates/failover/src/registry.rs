@@ -180,6 +180,8 @@ impl HealthRegistry {
                     last_success: record.last_success(),
                     cooling: health.cooling(),
                     probing: health.probing(now),
+                    out: health.is_out(),
+                    in_flight: record.load.in_flight(),
                     scope: record.scope,
                     target: record.key.clone(),
                 }

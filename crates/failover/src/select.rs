@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 use steadfast_core::{Reason, time::later};
 use tokio::time::Instant;
 
+use crate::health::is_out;
+
 pub(crate) use self::{
     exclusions::{CandidateSet, Exclusions, Floor},
     view::{CandidateRest, CandidateView, Lacks, ProviderState},
@@ -81,6 +83,9 @@ impl Skip {
         match self {
             Skip::Cooling(rest) => {
                 let left = rest.until.saturating_duration_since(now);
+                if is_out(left) {
+                    return "taken out by an operator".into();
+                }
                 format!("cooling for {:.1} s more after {}", left.as_secs_f64(), rest.reason).into()
             }
             Skip::Degraded => "its provider is degraded".into(),

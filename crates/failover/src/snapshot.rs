@@ -37,6 +37,10 @@ pub struct TargetHealth {
     pub cooling: Option<Cooldown>,
     /// A call is under way that sees whether it is back.
     pub probing: bool,
+    /// An operator has taken it out: it cools until it is put back.
+    pub out: bool,
+    /// How many calls are under way here; of providers alone, with all of their models and credentials.
+    pub in_flight: u32,
 }
 
 impl Default for FailoverSnapshot {

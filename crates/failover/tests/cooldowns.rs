@@ -187,6 +187,44 @@ async fn an_operator_cools_and_resets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_operator_takes_out_is_not_asked_until_it_is_put_back() {
+    let providers = Providers::new();
+    let layer = abc().at_once();
+    let handle = layer.handle();
+    assert!(handle.take_out(&target("a")) && !handle.take_out(&target("a")));
+    assert!(handle.snapshot().get(&target("a")).unwrap().out);
+    // Longer than anything rests, and with nobody else: nothing is tried out either.
+    advance(secs(7 * 24 * 3_600)).await;
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    handle.take_out(&target("b"));
+    handle.take_out(&target("c"));
+    providers.calls();
+    let failure = send(&layer, &providers, PlainRequest::new()).await.unwrap_err();
+    assert!(providers.calls().is_empty());
+    assert_eq!((failure.reason(), failure.retry_after()), (Reason::Exhausted, None), "{failure}");
+    assert!(failure.to_string().contains("taken out by an operator"), "{failure}");
+    assert!(handle.put_back(&target("b")) && !handle.put_back(&target("b")));
+    assert!(!handle.put_back(&target("unknown")));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    // To forget what happened to it puts it back as well.
+    assert!(handle.reset(&target("a")));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+    assert_eq!(handle.snapshot().cooling().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_it_while_it_is_out_is_known_when_it_is_put_back() {
+    let providers = Providers::new();
+    let layer = abc().at_once();
+    let handle = layer.handle();
+    handle.cool(&target("a"), secs(600));
+    handle.take_out(&target("a"));
+    handle.put_back(&target("a"));
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "b");
+    assert!(handle.snapshot().get(&target("a")).unwrap().cooling.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_chain_drops_removed_targets_resets_changed_ones_and_keeps_the_rest() {
     let specs = || {
         [

@@ -73,6 +73,22 @@ pub(crate) fn is_local(request: &Parts) -> bool {
         && (!is_from_other_site(headers) || is_navigation(method, headers))
 }
 
+/// Whether a page that was loaded from here made the request, as far as a browser says; which it does of each request
+/// that changes anything.
+pub(crate) fn is_same_origin(request: &Parts) -> bool {
+    let Parts { uri, headers, .. } = request;
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    // A person's address line has none, and no page has made what a person has written there.
+    if !sites.all(|site| site == "same-origin" || site == "none") {
+        return false;
+    }
+    let Ok(Some(name)) = of(headers, uri) else { return false };
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let Some(origin) = origins.next() else { return request.method == Method::GET };
+    let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    origins.next().is_none() && authority.is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
+}
+
 /// Whether no page made the request, or one of this machine's. A browser names one origin: of several
 /// nobody knows which one is true.
 fn has_local_origin(headers: &HeaderMap) -> bool {
@@ -141,6 +157,32 @@ mod tests {
             ("http://evil@127.0.0.1/", &["127.0.0.1"], Err(Misaddressed::TwoNames)),
         ] {
             assert_eq!(name(target, hosts), expected, "{target} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_of_a_gateway_is_from_its_own_origin() {
+        const OWN: (&str, &str) = ("host", "gw.example:8080");
+        let site = |site: &'static str| ("sec-fetch-site", site);
+        let origin = |origin: &'static str| ("origin", origin);
+        for (method, headers, expected) in [
+            ("POST", &[OWN, origin("http://gw.example:8080")][..], true),
+            ("POST", &[OWN, origin("https://GW.example:8080"), site("same-origin")], true),
+            ("GET", &[OWN], true),
+            ("GET", &[OWN, site("none")], true),
+            ("GET", &[OWN, site("same-origin")], true),
+            ("GET", &[OWN, site("cross-site")], false),
+            ("GET", &[OWN, origin("http://evil.example")], false),
+            ("POST", &[OWN], false),
+            ("POST", &[OWN, origin("null")], false),
+            ("POST", &[OWN, origin("http://gw.example")], false),
+            ("POST", &[OWN, origin("http://evil.example:8080")], false),
+            ("POST", &[OWN, origin("http://gw.example:8080"), site("same-site")], false),
+            ("POST", &[OWN, origin("http://gw.example:8080"), origin("http://x")], false),
+            ("POST", &[origin("http://gw.example:8080")], false),
+        ] {
+            let parts = parts(method, "/", headers);
+            assert_eq!(is_same_origin(&parts), expected, "{method} {headers:?}");
         }
     }
 

@@ -18,9 +18,21 @@ use crate::{
 pub struct KeyRing {
     /// By the hash of the key: the lookup compares hashes, so its time reveals nothing of a key.
     tenants: BTreeMap<[u8; 32], Arc<TenantKey>>,
-    admin: Option<[u8; 32]>,
+    admin: Option<AdminKey>,
     open: bool,
 }
+
+/// What is known of the admin key.
+#[derive(Clone)]
+struct AdminKey {
+    hash: [u8; 32],
+    /// What the sessions of the dashboard are made with: another hash of the key. Not known of a key that is given by its
+    /// hash: whoever reads that in a file is no operator.
+    sessions: Option<[u8; 32]>,
+}
+
+/// What the hash for sessions begins with, which no key does.
+const SESSIONS: &[u8] = b"steadfast dashboard sessions\0";
 
 /// What a caller may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +82,15 @@ impl KeyRing {
             }
         }
         if let Some(key) = &config.server.admin_key {
+            let before = known.len();
             match key_hash(key, &mut known) {
-                Ok(hash) => ring.admin = Some(hash),
+                Ok(hash) => {
+                    let sessions = known.get(before).map(|key| {
+                        let text = [SESSIONS, key.expose().as_bytes()].concat();
+                        Sha256::digest(text).into()
+                    });
+                    ring.admin = Some(AdminKey { hash, sessions });
+                }
                 Err(why) => errors.push(source.error("server.admin_key", why)),
             }
         }
@@ -93,7 +112,24 @@ impl KeyRing {
     pub fn is_admin(&self, request: &Parts, loopback: bool) -> bool {
         match &self.admin {
             None => loopback && is_local(request),
-            Some(admin) => presented(&request.headers).is_some_and(|key| hash(key) == *admin),
+            Some(_) => presented(&request.headers).is_some_and(|key| self.is_admin_key(key)),
+        }
+    }
+
+    /// Whether `key` is the admin key. Compares hashes, so its time reveals nothing of the key.
+    pub(crate) fn is_admin_key(&self, key: &str) -> bool {
+        self.admin.as_ref().is_some_and(|admin| hash(key) == admin.hash)
+    }
+
+    /// What sessions of operators are made with, by a secret of this process where nothing else will do: they end with
+    /// the admin key, and with the process where that key is not known.
+    pub(crate) fn session_key(&self, process: &[u8; 32]) -> [u8; 32] {
+        match &self.admin {
+            Some(AdminKey { sessions: Some(sessions), .. }) => *sessions,
+            Some(AdminKey { hash, sessions: None }) => {
+                Sha256::digest([&process[..], hash].concat()).into()
+            }
+            None => *process,
         }
     }
 

@@ -1,10 +1,10 @@
 //! The file of a registry.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
-use steadfast_store::{AppendLog, FileRepair, FolderLock, StoreError, remove_leftovers};
+use steadfast_store::{AppendLog, FileRepair, FolderLock, Record, StoreError, remove_leftovers};
 
-use crate::{RunRecord, runs::KEPT};
+use crate::{RunId, RunRecord, runs::KEPT};
 
 /// The name of the file in the registry's folder.
 const NAME: &str = "runs.jsonl";
@@ -36,6 +36,15 @@ impl Disk {
             visit(record.value, record.ordinal);
         })?;
         Ok((Self { log, _lock: lock, next, records: repair.records, tolerated: 0 }, repair))
+    }
+
+    /// The last record of each run in the file of another process, which may be writing it. Blocks.
+    pub(crate) fn read(folder: &Path) -> Result<BTreeMap<RunId, RunRecord>, StoreError> {
+        let mut runs = BTreeMap::new();
+        AppendLog::read(&folder.join(NAME), |record: Record<RunRecord>| {
+            runs.insert(record.value.id.clone(), record.value);
+        })?;
+        Ok(runs)
     }
 
     /// Appends these; returns the ordinal of the first. Blocks until they are on the disk.

@@ -1,8 +1,8 @@
 //! The registry of runs: in memory, and on disk before a run starts.
 
 use std::{
-    fmt,
-    path::PathBuf,
+    fmt, io,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
@@ -167,6 +167,20 @@ impl RunRegistry {
         };
         let state = State { runs, ..State::default() };
         Ok(Self::of(state, Some(disk), Some(Handle::current())))
+    }
+
+    /// The runs of the registry in this folder, in the order of their names, without a lock while another process may be
+    /// writing it. Changes nothing; blocks. A folder without a registry has none.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn read(folder: impl AsRef<Path>) -> Result<Vec<RunRecord>, StoreError> {
+        match Disk::read(folder.as_ref()) {
+            Ok(runs) => Ok(runs.into_values().collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends the notices to this sink. The first one given counts. Those that an earlier process left are sent with the next sweep.

@@ -229,6 +229,12 @@ async fn a_registry_on_disk_is_closed_when_the_notice_of_a_run_that_just_failed_
         let record = registry.get(&(*id).into()).unwrap();
         assert_eq!(record.notice, NoticeState::Sent(NoticeVia::Direct), "{id}");
     }
+    // Without a lock, as it is for whoever looks.
+    let registry = RunRegistry::open(folder.path()).await.unwrap();
+    let read = RunRegistry::read(folder.path()).unwrap();
+    assert_eq!((read.len(), read), (20, registry.runs()));
+    let none = tempfile::tempdir().unwrap();
+    assert_eq!(RunRegistry::read(none.path()).unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

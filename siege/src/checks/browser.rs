@@ -11,7 +11,7 @@ pub(crate) const CATEGORY: Category =
     Category { name: "browser", simulated: Vec::new, setup: open, at_once: 8, checks };
 
 /// What a page asks for.
-const TARGETS: [(&str, &str); 8] = [
+const TARGETS: [(&str, &str); 10] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/messages"),
     ("POST", "/v1beta/models/gpt-4o:generateContent"),
@@ -20,6 +20,8 @@ const TARGETS: [(&str, &str); 8] = [
     ("GET", "/admin/status"),
     ("POST", "/admin/reload"),
     ("POST", "/admin/guard/extend?task=a&tenant=b"),
+    ("POST", "/admin/targets/out?target=nobody"),
+    ("GET", "/admin/requests"),
 ];
 
 /// Headers that a page's request has, and whether it may be answered.

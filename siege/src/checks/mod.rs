@@ -4,6 +4,7 @@ mod bodies;
 mod browser;
 mod callers;
 mod connections;
+mod dashboard;
 mod framing;
 mod hostile;
 mod hostile_raw;
@@ -28,6 +29,7 @@ pub(crate) const CATEGORIES: &[Category] = &[
     framing::CATEGORY,
     http2::CATEGORY,
     browser::CATEGORY,
+    dashboard::CATEGORY,
     callers::CATEGORY,
     bodies::CATEGORY,
     hostile::CATEGORY,

@@ -23,7 +23,7 @@ use super::{
     PROVIDER_KEY,
     http::{HttpRequest, Reply},
 };
-use crate::harness::{Net, base_url};
+use crate::harness::{Net, base_url, model};
 
 /// The variable that holds a vendor's key, and what the gateway calls its provider.
 const fn known(dialect: Dialect) -> (&'static str, &'static str) {
@@ -69,6 +69,21 @@ impl InProcess {
     /// The gateway of this file. Its providers are those in process of the same names.
     pub fn with_file(text: &str, sims: &[SimProvider]) -> Self {
         Self::with_secrets(text, sims, |_| PROVIDER_KEY)
+    }
+
+    /// The gateway of this file, with a section for each of these providers at its end: each has one model, whatever callers
+    /// name, and the key in `KEY`.
+    pub fn with_settings(text: &str, sims: &[SimProvider]) -> Self {
+        let section = |sim: &SimProvider| {
+            let (name, dialect) = (sim.name(), sim.dialect());
+            let model = model(dialect);
+            format!(
+                "[[providers]]\nname = '{name}'\ndialect = '{dialect}'\ncredentials = ['env:KEY']\n\
+                 models = {{ '*' = '{model}' }}\n"
+            )
+        };
+        let sections: String = sims.iter().map(section).collect();
+        Self::with_file(&format!("{text}\n{sections}"), sims)
     }
 
     /// The gateway of this file as `steadfast serve` loads it, with what the file leaves to the environment.

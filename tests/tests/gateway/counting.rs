@@ -159,16 +159,7 @@ async fn a_key_is_needed_and_a_body_has_its_limit() {
 }
 
 fn gateway(sims: &[steadfast::sim::SimProvider]) -> InProcess {
-    let section = |sim: &steadfast::sim::SimProvider| {
-        let (name, dialect) = (sim.name(), sim.dialect());
-        let sent = model(dialect);
-        format!(
-            "[[providers]]\nname = '{name}'\ndialect = '{dialect}'\ncredentials = ['env:KEY']\n\
-             models = {{ '*' = '{sent}' }}\n"
-        )
-    };
-    let providers: String = sims.iter().map(section).collect();
-    InProcess::with_file(&format!("[server]\nauth = 'none'\n{providers}"), sims)
+    InProcess::with_settings("[server]\nauth = 'none'", sims)
 }
 
 /// All that is known of targets.

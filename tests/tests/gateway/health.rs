@@ -17,18 +17,7 @@ use tokio::{
 
 /// Two providers and `keys`; nothing of `[health]` and of `[rate_limit]`.
 fn gateway(keys: &str, sims: &[SimProvider]) -> InProcess {
-    let providers: String = sims
-        .iter()
-        .map(|sim| {
-            let (name, dialect) = (sim.name(), sim.dialect());
-            format!(
-                "[[providers]]\nname = '{name}'\ndialect = '{dialect}'\n\
-                 credentials = ['env:KEY']\nmodels = {{ '*' = '{}' }}\n",
-                model(dialect)
-            )
-        })
-        .collect();
-    InProcess::with_file(&format!("[server]\nauth = 'none'\n{keys}\n{providers}"), sims)
+    InProcess::with_settings(&format!("[server]\nauth = 'none'\n{keys}"), sims)
 }
 
 fn sim(dialect: Dialect) -> SimProvider {

@@ -9,6 +9,7 @@ mod clients;
 mod clouds;
 mod conversation;
 mod counting;
+mod dashboard;
 mod edges;
 mod embeddings;
 mod escalation;

@@ -89,19 +89,7 @@ fn sims(first: Dialect) -> [SimProvider; 2] {
 }
 
 fn gateway(sims: &[SimProvider]) -> InProcess {
-    let sections = sims.iter().map(|sim| {
-        let (name, dialect) = (sim.name(), sim.dialect());
-        let model = model(dialect);
-        format!(
-            "[[providers]]\nname = '{name}'\ndialect = '{dialect}'\ncredentials = ['env:KEY']\n\
-             models = {{ '*' = '{model}' }}\n"
-        )
-    });
-    let sections: String = sections.collect();
-    InProcess::with_file(
-        &format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'\n{sections}"),
-        sims,
-    )
+    InProcess::with_settings(&format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'"), sims)
 }
 
 /// The admin key, and its hash.

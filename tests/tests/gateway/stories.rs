@@ -27,21 +27,7 @@ const HASH: &str = "sha256:6060cd3705fe21fdbaa921b8e680e599e1ac10a7c36e76adacd1f
 const SECRET: &str = "the lighthouse keeper's diary";
 
 fn gateway(sims: &[SimProvider]) -> InProcess {
-    let providers: String = sims
-        .iter()
-        .map(|sim| {
-            let (name, dialect) = (sim.name(), sim.dialect());
-            format!(
-                "[[providers]]\nname = '{name}'\ndialect = '{dialect}'\ncredentials = ['env:KEY']\n\
-                 models = {{ '*' = '{}' }}\n",
-                model(dialect)
-            )
-        })
-        .collect();
-    InProcess::with_file(
-        &format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'\n{providers}"),
-        sims,
-    )
+    InProcess::with_settings(&format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'"), sims)
 }
 
 fn sim(dialect: Dialect) -> SimProviderBuilder {

@@ -144,6 +144,15 @@ impl DeadLetter {
         clock::from_ms(self.kept_ms)
     }
 
+    /// How it is, in a word: how it ended, `sending` or `waiting`.
+    pub fn state(&self) -> &'static str {
+        match self.end {
+            Some(end) => end.as_str(),
+            None if self.sending => "sending",
+            None => "waiting",
+        }
+    }
+
     /// Whether it waits to be delivered.
     pub const fn is_waiting(&self) -> bool {
         self.end.is_none()

@@ -63,7 +63,8 @@ fn banner(at: SocketAddr, app: &App) -> String {
         "steadfast serves on http://{at}\n\
          \x20 OpenAI SDKs     base URL http://{at}/v1\n\
          \x20 Anthropic SDKs  base URL http://{at}\n\
-         \x20 Gemini SDKs     base URL http://{at}"
+         \x20 Gemini SDKs     base URL http://{at}\n\
+         \x20 Dashboard       http://{at}/dashboard"
     );
     if !app.has_admin_key() {
         text.push_str(

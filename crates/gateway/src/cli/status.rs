@@ -93,6 +93,14 @@ fn lately(of: &Value) -> String {
 
 fn picture(status: &Value, requests: &Value) -> String {
     let mut out = lately(&requests["last_5_min"]);
+    for one in list(&status["attention"]) {
+        let word = match one["severity"].as_str() {
+            Some("bad") => "ACT",
+            Some("warn") => "WATCH",
+            _ => "note",
+        };
+        let _ = writeln!(out, "{word:<12} {}", text(&one["text"]));
+    }
     for route in list(&status["routes"]) {
         let chain: Vec<String> = list(&route["chain"])
             .iter()
@@ -111,6 +119,7 @@ fn picture(status: &Value, requests: &Value) -> String {
         let blocked = limit.map(|limit| &limit["blocked_for_s"]);
         let rests =
             match (seconds(&rests["for_s"]), blocked.filter(|left| left.as_f64() > Some(0.0))) {
+                _ if target["out"] == true => "taken out".to_owned(),
                 (Some(left), _) => format!("{left}, {}", text(&rests["reason"])),
                 (None, Some(left)) => format!("{}, its limit", seconds(left).unwrap_or_default()),
                 (None, None) => String::new(),
@@ -177,7 +186,9 @@ mod tests {
                 "target": "openai/gpt-4o#KEY", "status": "cooling",
                 "cooling": {"reason": "rate_limit", "for_s": 59.6},
                 "last_error": {"reason": "rate_limit", "message": "slow \u{1b}[2Jdown", "ago_s": 7_200},
-            }, {"target": "anthropic", "status": "degraded"}],
+            }, {"target": "anthropic", "status": "degraded"},
+            {"target": "google", "status": "healthy", "out": true, "cooling": {"reason": "cooling", "for_s": 3e8}}],
+            "attention": [{"severity": "bad", "text": "openai refuses \u{1b}our key."}],
             "rate_limits": [{"target": "anthropic", "blocked_for_s": 12.4}],
             "breakers": [{"target": "openai", "state": "open", "for_s": 130}, {"target": "x", "state": "closed"}],
             "escalation": {"held": [{}]}, "attempts": 3,
@@ -196,6 +207,8 @@ mod tests {
             "openai -> anthropic",
             "60 s, rate_limit",
             "12 s, its limit",
+            "taken out",
+            "ACT          openai refuses \\u{1b}our key.\n",
             "2.0 h ago: slow \\u{1b}[2Jdown",
             "breaker of openai is open for 2 min",
             "1 requests are held",

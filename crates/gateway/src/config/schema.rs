@@ -478,7 +478,7 @@ impl ResponsesConfig {
 }
 
 /// `[observe]`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ObserveConfig {
@@ -487,11 +487,19 @@ pub struct ObserveConfig {
     pub requests: usize,
     /// How much that may take, in MiB: most take 1 KiB, those with many steps 10.
     pub requests_mib: usize,
+    /// The folder in which a service of `steadfast-deliver` keeps its dead letters, to show them without their texts on the
+    /// [dashboard](observe.md#dashboard).
+    pub letters: Option<PathBuf>,
+    /// The folder in which an agent keeps its conversations with `steadfast-session`, to list them there. They are only read.
+    pub sessions: Option<PathBuf>,
+    /// The folder in which `steadfast-supervise` keeps its registry of runs, to list those there that have not ended, and the
+    /// newest that have.
+    pub runs: Option<PathBuf>,
 }
 
 impl Default for ObserveConfig {
     fn default() -> Self {
-        Self { requests: 10_000, requests_mib: 64 }
+        Self { requests: 10_000, requests_mib: 64, letters: None, sessions: None, runs: None }
     }
 }
 

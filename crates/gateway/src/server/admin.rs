@@ -8,10 +8,14 @@ use axum::{
 };
 use std::sync::atomic::Ordering;
 
-use serde_json::json;
 use steadfast::guard::TaskId;
 
-use super::{App, Peer, chat::query, reply};
+use super::{
+    App,
+    chat::query,
+    dashboard::{self, operated},
+    reply,
+};
 use crate::escape;
 
 /// `GET /healthz`: the process answers.
@@ -53,15 +57,7 @@ pub(super) async fn status(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = admin(&app, &asked) {
         return refused;
     }
-    let mut status = app.gateway().status();
-    status["attempts"] = app.metrics().attempts().into();
-    status["reload"] = app.0.reloads.lock().json();
-    let kept = app.responses().snapshot();
-    status["responses"] = json!({
-        "ids": kept.ids,
-        "kept": kept.responses,
-        "bytes": kept.bytes,
-    });
+    let status = dashboard::status(&app);
     let text = status.to_string();
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
     reply::ok("application/json", Body::from(text))
@@ -83,6 +79,7 @@ pub(super) async fn reload(State(app): State<App>, asked: Parts) -> Response {
         return refused;
     }
     let mask = app.outgoing(&asked.headers, &asked.uri).mask;
+    operated(&asked, "reload", "", true);
     // It reads files.
     match tokio::task::spawn_blocking(move || app.reload()).await {
         Ok(Ok(done)) => mask.text(done.to_string()).into_response(),
@@ -107,7 +104,9 @@ pub(super) async fn extend(State(app): State<App>, asked: Parts) -> Response {
     };
     let tenant = query(&asked.uri, "tenant");
     let task = TaskId { tenant: tenant.as_deref(), name: &task };
-    if app.gateway().handles().guard.extend(task) {
+    let extended = app.gateway().handles().guard.extend(task);
+    operated(&asked, "guard.extend", task.name, extended);
+    if extended {
         "extended\n".into_response()
     } else {
         (StatusCode::NOT_FOUND, "no such task is known\n").into_response()
@@ -123,7 +122,9 @@ pub(super) async fn forget(State(app): State<App>, asked: Parts) -> Response {
     let Some(model) = query(&asked.uri, "model").filter(|model| !model.is_empty()) else {
         return (StatusCode::BAD_REQUEST, "which model? ask for ?model=NAME\n").into_response();
     };
-    if app.gateway().handles().compaction.forget_learned(&model) {
+    let forgotten = app.gateway().handles().compaction.forget_learned(&model);
+    operated(&asked, "compaction.forget", &model, forgotten);
+    if forgotten {
         "forgotten\n".into_response()
     } else {
         (StatusCode::NOT_FOUND, "nothing has been learned of this model\n").into_response()
@@ -142,9 +143,7 @@ fn observer(app: &App, asked: &Parts) -> Result<(), Response> {
 /// Whether the caller is an operator.
 #[expect(clippy::result_large_err, reason = "it is the answer")]
 pub(super) fn admin(app: &App, asked: &Parts) -> Result<(), Response> {
-    let peer = asked.extensions.get::<Peer>();
-    let loopback = peer.is_some_and(|peer| peer.remote.ip().to_canonical().is_loopback());
-    if app.setup().keys.is_admin(asked, loopback) {
+    if dashboard::is_operator(app, asked) {
         return Ok(());
     }
     Err((StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response())

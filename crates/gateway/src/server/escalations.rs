@@ -14,7 +14,7 @@ use steadfast::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{App, admin::admin, reply};
+use super::{App, admin::admin, dashboard::operated, reply};
 use crate::{escape, stack::shown};
 
 /// The largest decision: the longest answer by hand, with every byte of it escaped.
@@ -112,7 +112,9 @@ pub(super) async fn decide(
         // this very moment.
         None => EscalationDecision::TryTarget(Target::new("")),
     };
-    match handle.decide(id, decision) {
+    let result = handle.decide(id, decision);
+    operated(&asked, "escalation.decide", &id.to_string(), result.is_ok());
+    match result {
         Ok(()) => says(StatusCode::OK, &"decided"),
         Err(error) => says(status_of(&error), &error),
     }

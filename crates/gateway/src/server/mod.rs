@@ -8,6 +8,7 @@ mod codex;
 mod compaction;
 mod connection;
 mod count;
+mod dashboard;
 mod down;
 mod embed;
 mod escalations;
@@ -59,7 +60,13 @@ pub use self::{
     reload::Reloaded,
     saved::StateFile,
 };
-use self::{heavy::Heavy, record::Record, reload::Reloads, reply::Outgoing};
+use self::{
+    dashboard::{Feed, Sessions},
+    heavy::Heavy,
+    record::Record,
+    reload::Reloads,
+    reply::Outgoing,
+};
 use crate::{
     admission::{Admission, Limit, Limits},
     config::{Config, ConfigErrors, Source},
@@ -89,6 +96,8 @@ struct Inner {
     /// What sockets hold of messages that are no requests yet.
     socket_bytes: Arc<AtomicU64>,
     draining: AtomicBool,
+    sessions: Sessions,
+    feed: Feed,
 }
 
 /// What a configuration comes to; a reload makes another one.
@@ -168,10 +177,12 @@ impl App {
             admission,
             heavy: Heavy::default(),
             responses: Arc::new(ResponseMemory::new(config.responses)),
-            stories: Arc::new(Stories::new(config.observe)),
+            stories: Arc::new(Stories::new(&config.observe)),
             traces: Traces::default(),
             socket_bytes: Arc::default(),
             draining: AtomicBool::new(false),
+            sessions: Sessions::new(),
+            feed: Feed::new(),
         })))
     }
 
@@ -250,9 +261,10 @@ impl App {
         ConnectionLimits::new(&self.setup().config.server, self.admission().clone())
     }
 
-    /// From now on `/readyz` says no, so that whoever balances load stops sending.
+    /// From now on `/readyz` says no, so that whoever balances load stops sending, and dashboards are fed no more.
     pub fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
+        self.0.feed.close();
     }
 
     /// All endpoints.
@@ -288,6 +300,7 @@ impl App {
             .route("/admin/escalations/{id}", post(escalations::decide))
             .route("/admin/guard/extend", post(admin::extend))
             .route("/admin/compaction/forget", post(admin::forget))
+            .merge(dashboard::routes())
             .fallback(nowhere)
             .method_not_allowed_fallback(wrong_method)
             .with_state(self.clone())
@@ -403,7 +416,10 @@ fn malformed(problem: &'static str, headers: &HeaderMap, uri: &Uri) -> Response 
 /// The answer to a request on one connection more than there may be; `None` for those that watch over the gateway.
 fn crowded(admission: &Admission, headers: &HeaderMap, uri: &Uri) -> Option<Response> {
     let path = uri.path();
-    if path.starts_with("/admin/") || ["/healthz", "/readyz", "/metrics"].contains(&path) {
+    if path.starts_with("/admin/")
+        || path.starts_with("/dashboard")
+        || ["/healthz", "/readyz", "/metrics"].contains(&path)
+    {
         return None;
     }
     Some(closing(&admission.refused(Limit::Connections), headers, uri))

@@ -362,7 +362,7 @@ mod tests {
     }
 
     fn stories() -> Arc<Stories> {
-        Arc::new(Stories::new(ObserveConfig::default()))
+        Arc::new(Stories::new(&ObserveConfig::default()))
     }
 
     #[test]

@@ -58,6 +58,11 @@ pub(super) struct Reloads {
 }
 
 impl Reloads {
+    /// What was wrong with the last one.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
     pub(super) fn json(&self) -> Value {
         let ago = self.last.map(|at| at.elapsed().as_secs());
         json!({
@@ -128,7 +133,7 @@ impl App {
         })?;
         self.admission().set_limits(Limits::of(&config.server, config.tenants.len()));
         self.responses().set_policy(config.responses);
-        self.stories().set_policy(config.observe);
+        self.stories().set_policy(&config.observe);
         self.traces().set_servers(&setup.gateway);
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })

@@ -39,7 +39,7 @@ impl Resting {
 
     /// Whether nothing can be had of `target`, a provider with one of its keys: it rests itself, or so does every
     /// model that it was asked for.
-    fn all_of(&self, target: &Target) -> bool {
+    pub(super) fn all_of(&self, target: &Target) -> bool {
         let of = |other: &Target| {
             let keys = (other.credential(), target.credential());
             other.provider() == target.provider() && (keys.0.is_none() || keys.0 == keys.1)

@@ -1,5 +1,6 @@
 //! The stack that a configuration stands for, around the client that reaches its providers.
 
+mod attention;
 mod available;
 mod catalog;
 mod count;
@@ -24,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::attention::{Attention, Severity};
 pub(crate) use self::count::{Counted, Counting, Lesson};
 pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
@@ -48,7 +50,7 @@ use crate::{
 };
 use http::{Request, Response};
 use http_body::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 #[cfg(feature = "aws")]
 use steadfast::cloud::AwsSource;
 #[cfg(feature = "google")]
@@ -387,6 +389,19 @@ impl Gateway {
         &self.0.prices
     }
 
+    /// How many targets each route has, and how many of them may be asked now.
+    pub(crate) fn availability(&self) -> Vec<(Arc<str>, (usize, usize))> {
+        let resting = available::Resting::now(self.handles());
+        let of = |route: &RouteStack| available::of_route(route, &self.0.targets, &resting);
+        self.0.routes.iter().map(|route| (route.name().clone(), of(route))).collect()
+    }
+
+    /// The provider, or the provider with one of its keys, of this name that a chain may ask.
+    pub(crate) fn configured(&self, name: &str) -> Option<Target> {
+        let parts = |target: &Target| [target.clone(), Target::new(target.provider())];
+        self.0.targets.iter().flat_map(parts).find(|target| target.as_str() == name)
+    }
+
     /// Whether some provider of a chain may be asked with some key. One that is only cooling may: a cooldown
     /// is a preference between targets.
     pub fn any_target_available(&self) -> bool {
@@ -411,9 +426,15 @@ impl Gateway {
         &self.0.servers
     }
 
-    /// Who is resting, why and until when, and each breaker's state.
+    /// Who is resting, why and until when, each breaker's state, and what of all that is configured may be asked.
     pub fn status(&self) -> Value {
-        status::json(self.handles(), &self.0.routes)
+        let mut status = status::json(self.handles(), &self.0.routes);
+        let resting = available::Resting::now(self.handles());
+        let may_be_asked = |target: &Target| !resting.all_of(target);
+        status["available"] = (self.0.targets.iter())
+            .map(|target| json!({ "target": target.as_str(), "available": may_be_asked(target) }))
+            .collect();
+        status
     }
 
     /// What each tenant and key has spent, and what summaries have, where that is recorded.

@@ -36,6 +36,8 @@ pub(super) fn json(handles: &Handles, routes: &[RouteStack]) -> Value {
                     "for_s": seconds(left),
                 })),
                 "probing": health.probing,
+                "out": health.out,
+                "in_flight": health.in_flight,
             })
         })
         .collect();

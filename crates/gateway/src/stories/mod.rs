@@ -3,6 +3,7 @@
 mod query;
 mod story;
 mod timeline;
+mod traffic;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,11 +15,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use steadfast_core::RecoveryLog;
 
-use self::timeline::Timeline;
 pub(crate) use self::{
     query::StoryQuery,
     story::{Draft, Ending, Outcome, Story},
 };
+use self::{timeline::Timeline, traffic::Traffic};
 use crate::config::ObserveConfig;
 
 /// The part of what is remembered that requests may take which failed or needed recovery: three quarters. They are
@@ -27,8 +28,21 @@ const NOTABLE: (usize, usize) = (3, 4);
 
 /// The requests that are under way and those that are over, newest last; one for all configurations of a process.
 pub(crate) struct Stories {
-    policy: Mutex<ObserveConfig>,
+    policy: Mutex<Bounds>,
     kept: Mutex<Kept>,
+}
+
+/// How many are remembered, and in how many bytes.
+#[derive(Clone, Copy)]
+struct Bounds {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Bounds {
+    fn of(policy: &ObserveConfig) -> Self {
+        Self { requests: policy.requests, bytes: policy.bytes() }
+    }
 }
 
 struct Kept {
@@ -38,6 +52,7 @@ struct Kept {
     ordinary: Shelf,
     notable: Shelf,
     timeline: Timeline,
+    traffic: Traffic,
 }
 
 /// Stories in the order in which they ended.
@@ -71,21 +86,23 @@ pub(crate) struct Underway {
 }
 
 impl Stories {
-    pub(crate) fn new(policy: ObserveConfig) -> Self {
+    pub(crate) fn new(policy: &ObserveConfig) -> Self {
         let kept = Kept {
             running: BTreeMap::new(),
             next: 0,
             ordinary: Shelf::default(),
             notable: Shelf::default(),
             timeline: Timeline::new(),
+            traffic: Traffic::new(),
         };
-        Self { policy: Mutex::new(policy), kept: Mutex::new(kept) }
+        Self { policy: Mutex::new(Bounds::of(policy)), kept: Mutex::new(kept) }
     }
 
     /// Goes by `policy` from now on.
-    pub(crate) fn set_policy(&self, policy: ObserveConfig) {
-        *self.policy.lock() = policy;
-        self.kept.lock().trim(&policy);
+    pub(crate) fn set_policy(&self, policy: &ObserveConfig) {
+        let bounds = Bounds::of(policy);
+        *self.policy.lock() = bounds;
+        self.kept.lock().trim(bounds);
     }
 
     /// A request has been read, whose steps and attempts are in `log`.
@@ -100,15 +117,36 @@ impl Stories {
 
     /// The stories that `query` asks for, newest first: those under way, then by their ends.
     pub(crate) fn find(&self, query: &StoryQuery) -> Vec<Arc<Story>> {
-        let (running, mut over) = {
+        let (running, over) = {
             let kept = self.kept.lock();
             let running: Vec<_> = kept.running.values().rev().cloned().collect();
-            let over = kept.ordinary.stories.iter().chain(&kept.notable.stories);
+            let over = kept.over().filter(|story| query.takes(story)).take(query.limit);
             (running, over.cloned().collect::<Vec<_>>())
         };
-        over.sort_by_key(|story| std::cmp::Reverse(story.order));
         let running = running.iter().map(|(draft, log)| Arc::new(Story::so_far(draft, log)));
-        running.chain(over).filter(|story| query.takes(story)).take(query.limit).collect()
+        let running = running.filter(|story| query.takes(story));
+        running.chain(over).take(query.limit).collect()
+    }
+
+    /// The newest stories: so many of those under way, and so many of those that are over.
+    pub(crate) fn newest(&self, running: usize, over: usize) -> Vec<Arc<Story>> {
+        let (running, over) = {
+            let kept = self.kept.lock();
+            let running: Vec<_> = kept.running.values().rev().take(running).cloned().collect();
+            (running, kept.over().take(over).cloned().collect::<Vec<_>>())
+        };
+        let running = running.iter().map(|(draft, log)| Arc::new(Story::so_far(draft, log)));
+        running.chain(over).collect()
+    }
+
+    /// Another number whenever a request has begun or ended.
+    pub(crate) fn version(&self) -> u64 {
+        self.kept.lock().next
+    }
+
+    /// Who was asked in the last five minutes.
+    pub(crate) fn traffic(&self) -> Value {
+        self.kept.lock().traffic.lately()
     }
 
     /// The story of the request with this id: the newest, where callers gave several the same.
@@ -149,8 +187,18 @@ impl Stories {
 }
 
 impl Kept {
-    fn trim(&mut self, policy: &ObserveConfig) {
-        let (requests, bytes) = (policy.requests, policy.bytes());
+    /// What is over, newest first.
+    fn over(&self) -> impl Iterator<Item = &Arc<Story>> {
+        let mut ordinary = self.ordinary.stories.iter().rev().peekable();
+        let mut notable = self.notable.stories.iter().rev().peekable();
+        std::iter::from_fn(move || match (ordinary.peek(), notable.peek()) {
+            (Some(one), Some(other)) if one.order < other.order => notable.next(),
+            (None, _) => notable.next(),
+            _ => ordinary.next(),
+        })
+    }
+
+    fn trim(&mut self, Bounds { requests, bytes }: Bounds) {
         let part = |all: usize| all.saturating_mul(NOTABLE.0) / NOTABLE.1;
         self.notable.trim(part(requests), part(bytes));
         let left = |all: usize, taken: usize| all.saturating_sub(taken);
@@ -163,17 +211,18 @@ impl Underway {
     /// The request is over, and this is what became of it.
     pub(crate) fn end(self, ending: Ending) -> Arc<Story> {
         let mut story = Story::new(self.draft.clone(), &self.log, ending);
-        let policy = *self.stories.policy.lock();
+        let bounds = *self.stories.policy.lock();
         let mut kept = self.stories.kept.lock();
         // At once, so that no list has it twice.
         kept.running.remove(&self.number);
         kept.next += 1;
         story.order = kept.next;
         kept.timeline.add(&story);
+        kept.traffic.add(&story);
         let story = Arc::new(story);
         let shelf = if story.is_notable() { &mut kept.notable } else { &mut kept.ordinary };
         shelf.push(story.clone());
-        kept.trim(&policy);
+        kept.trim(bounds);
         story
     }
 }
@@ -202,7 +251,8 @@ mod tests {
     use super::*;
 
     fn stories(requests: usize, requests_mib: usize) -> Arc<Stories> {
-        Arc::new(Stories::new(ObserveConfig { requests, requests_mib }))
+        let policy = ObserveConfig { requests, requests_mib, ..ObserveConfig::default() };
+        Arc::new(Stories::new(&policy))
     }
 
     fn end(stories: &Arc<Stories>, id: &str, outcome: Outcome) {
@@ -253,7 +303,7 @@ mod tests {
         let (_, over, bytes) = stories.sizes();
         assert!((300..1_000).contains(&over), "{over}");
         assert!(bytes <= 1024 * 1024, "{bytes}");
-        stories.set_policy(ObserveConfig { requests: 0, requests_mib: 1 });
+        stories.set_policy(&ObserveConfig { requests: 0, ..ObserveConfig::default() });
         assert_eq!(stories.sizes(), (0, 0, 0));
         end(&stories, "x", Outcome::Failed);
         assert!(stories.get("x").is_none());

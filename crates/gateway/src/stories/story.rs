@@ -166,6 +166,11 @@ impl Story {
         self.ending.target.as_ref()
     }
 
+    /// Each time that a provider was asked.
+    pub(super) fn attempts(&self) -> &[AttemptRecord] {
+        &self.attempts
+    }
+
     /// What the layers did.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps

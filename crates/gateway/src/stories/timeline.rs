@@ -67,10 +67,10 @@ struct Interval {
 
 /// How many times were within each bound.
 #[derive(Clone, Debug, Default)]
-struct Times(Vec<u32>);
+pub(super) struct Times(Vec<u32>);
 
 impl Times {
-    fn add(&mut self, time: Duration) {
+    pub(super) fn add(&mut self, time: Duration) {
         let bound = (time.as_secs_f64() * 1e3).max(1.0).log(FACTOR).ceil() as usize;
         let bound = bound.min(BOUNDS - 1);
         if self.0.len() <= bound {
@@ -79,7 +79,7 @@ impl Times {
         self.0[bound] = self.0[bound].saturating_add(1);
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
@@ -89,7 +89,7 @@ impl Times {
     }
 
     /// The time that `share` of all are within, in milliseconds.
-    fn quantile(&self, share: f64) -> Option<f64> {
+    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let all: u64 = self.0.iter().copied().map(u64::from).sum();
         let wanted = ((all as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;

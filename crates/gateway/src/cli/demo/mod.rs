@@ -54,6 +54,7 @@ impl Running {
     }
 
     async fn stop(self) {
+        self.app.drain();
         let _ = self.stop.send(());
         let _ = self.server.await;
         self.scenario.stop().await;
@@ -93,6 +94,7 @@ async fn live(args: &DemoArgs) -> Result<(), Exit> {
     let at = running.address;
     print::result(format_args!(
         "steadfast demo: the gateway is on http://{at}\n  \
+           to watch it              http://{at}/dashboard\n  \
            how everybody is         steadfast status --watch --url http://{at}\n  \
            what became of requests  steadfast why --url http://{at}\n  \
            metrics                  http://{at}/metrics\n  \

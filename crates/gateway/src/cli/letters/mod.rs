@@ -57,7 +57,7 @@ fn show(key: &str, args: &FolderArgs) -> Result<(), Exit> {
         out.push_str(&format!("{name:<12} {}\n", escape::text(value)));
     };
     line("key", &letter.key);
-    line("state", state(letter));
+    line("state", letter.state());
     line("destination", &letter.destination);
     line("session", &letter.session);
     line("kind", letter.kind.as_str());
@@ -95,7 +95,7 @@ fn discard(keys: &[String], args: &FolderArgs) -> Result<(), Exit> {
     for key in keys {
         let letter = find(&list, key)?;
         if !letter.is_waiting() {
-            let (key, state) = (escape::text(key), state(letter));
+            let (key, state) = (escape::text(key), letter.state());
             return Err(Exit::failed(format_args!("the letter `{key}` has ended: {state}")));
         }
     }
@@ -148,7 +148,7 @@ fn drain(args: &DrainArgs) -> Result<(), Exit> {
     let after = LetterList::read(dir).map_err(|error| failed(dir, &error))?;
     let is_left = |letter: &&&DeadLetter| {
         let letter = after.get(&letter.key);
-        letter.is_none_or(|letter| state(letter) != "delivered")
+        letter.is_none_or(|letter| letter.state() != "delivered")
     };
     match wanted.iter().filter(is_left).count() {
         0 => Ok(()),
@@ -163,15 +163,6 @@ fn find<'l>(list: &'l LetterList, key: &str) -> Result<&'l DeadLetter, Exit> {
             escape::text(key)
         ))
     })
-}
-
-/// How a letter is, in a word.
-fn state(letter: &DeadLetter) -> &'static str {
-    match letter.end {
-        Some(end) => end.as_str(),
-        None if letter.sending => "sending",
-        None => "waiting",
-    }
 }
 
 /// Prints the letters of these keys as they are now.
@@ -204,7 +195,7 @@ fn print_rows(letters: &[&DeadLetter]) -> Result<(), Exit> {
     let mut rows = vec![names.map(str::to_owned)];
     rows.extend(letters.iter().map(|letter| {
         [
-            state(letter).to_owned(),
+            letter.state().to_owned(),
             letter.key.to_string(),
             letter.destination.to_string(),
             letter.kind.as_str().to_owned(),
