@@ -1,11 +1,13 @@
 """Runs every query of the Grafana board and every rule against a real Prometheus that scrapes a gateway in an outage.
 
-check.py GATEWAY CONTROL PROMETHEUS BOARD: addresses, and the board's file. The tenant's key is BOARDS_TENANT_KEY.
+check.py GATEWAY CONTROL PROMETHEUS NATIVE BOARD: addresses, and the board's file; NATIVE is a Prometheus that takes native
+histograms. The tenant's key is BOARDS_TENANT_KEY.
 """
 
 import itertools
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -13,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-GATEWAY, CONTROL, PROMETHEUS, BOARD = sys.argv[1:5]
+GATEWAY, CONTROL, PROMETHEUS, NATIVE, BOARD = sys.argv[1:6]
 KEY = os.environ["BOARDS_TENANT_KEY"]
 
 # Healthy, one provider overloaded for a moment, its key refused, the other one down as well, that one back: seconds of each.
@@ -72,6 +74,40 @@ def load(until):
     return threads
 
 
+def newest(prometheus, expression):
+    """The value of an expression that has one."""
+    text = urllib.parse.urlencode({"query": expression})
+    series = json.loads(call(f"{prometheus}/api/v1/query?{text}"))["data"]["result"]
+    return float(series[0]["value"][1]) if len(series) == 1 else None
+
+
+def names(prometheus):
+    """Of what the gateway has, without what rules made of it."""
+    all_names = json.loads(call(f"{prometheus}/api/v1/label/__name__/values"))["data"]
+    return {name for name in all_names if re.fullmatch("steadfast_[a-z_]+", name)}
+
+
+def native_histograms():
+    """What is wrong with them: they are scraped, as many as there are requests, and the rest of the page as well."""
+    requests = newest(PROMETHEUS, "sum(steadfast_requests_total)")
+    counts = {
+        "requests by messages": newest(NATIVE, "sum(steadfast_requests_total)"),
+        "times in native buckets": newest(NATIVE, "histogram_count(sum(steadfast_time_to_end_seconds))"),
+        "times in classic buckets": newest(PROMETHEUS, "sum(steadfast_time_to_end_seconds_count)"),
+    }
+    wrong = [f"{name}: {count} of {requests}" for name, count in counts.items() if not count or count != requests]
+    # A native histogram is one series, where a classic one has three names.
+    text, messages = names(PROMETHEUS), names(NATIVE)
+    text = {re.sub("(_seconds)_(bucket|sum|count)$", r"\1", name) for name in text}
+    if text != messages:
+        wrong.append(f"by text or by messages alone: {', '.join(sorted(text ^ messages))}")
+    half = newest(NATIVE, "histogram_quantile(0.5, sum(steadfast_time_to_end_seconds))")
+    if not half:
+        return wrong + ["native histograms have no quantile"]
+    print(f"native histograms: {requests:.0f} times, half of them within {half * 1e3:.1f} ms")
+    return wrong
+
+
 def query(expression, start, end):
     text = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": 1})
     answer = json.loads(call(f"{PROMETHEUS}/api/v1/query_range?{text}"))
@@ -123,6 +159,7 @@ def main():
     if states.get("SteadfastCredentialRefused") != "firing":
         wrong.append("SteadfastCredentialRefused does not fire while a key is refused")
 
+    wrong += native_histograms()
     for line in wrong:
         print(line, file=sys.stderr)
     sys.exit(1 if wrong else 0)

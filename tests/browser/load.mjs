@@ -3,10 +3,10 @@
 // The callers are this process, which asks as fast as it can; what the gateway does for the pages is the difference
 // between runs that alternate, with the pages and without them.
 
-import { readFile, readdir } from "node:fs/promises";
 import http from "node:http";
 import os from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
+import { QUESTION, callers, cpu } from "./callers.mjs";
 import { World, admin, stop } from "./world.mjs";
 
 const [binary, folder] = process.argv.slice(2);
@@ -17,39 +17,7 @@ const [AT_ONCE, SECONDS, TIMES] = [64, 4, 10];
 const world = new World();
 await world.start(binary, folder);
 const gateway = await world.serve("load", false);
-const agent = new http.Agent({ keepAlive: true, maxSockets: AT_ONCE });
-
-/** Seconds of a processor that the gateway's threads have had; those of one that has ended are small. */
-async function cpu() {
-  const folder = `/proc/${gateway.child.pid}/task`;
-  const times = (await readdir(folder)).map(async (thread) => {
-    const stat = await readFile(`${folder}/${thread}/schedstat`, "utf8").catch(() => "0");
-    return Number(stat.split(" ")[0]);
-  });
-  return (await Promise.all(times)).reduce((all, one) => all + one, 0) / 1e9;
-}
-
-const body = JSON.stringify({ model: "gpt-4o", max_tokens: 1, messages: [{ role: "user", content: "How is the night?" }] });
-
-function ask() {
-  return new Promise((resolve) => {
-    const options = { method: "POST", agent, headers: { "content-type": "application/json" } };
-    const request = http.request(`${gateway.url}/v1/chat/completions`, options, (answer) => {
-      answer.resume();
-      answer.on("end", resolve);
-    });
-    request.on("error", resolve);
-    request.end(body);
-  });
-}
-
-let [asked, over] = [0, false];
-const callers = Array.from({ length: AT_ONCE }, async () => {
-  while (!over) {
-    await ask();
-    asked += 1;
-  }
-});
+const load = callers(gateway, AT_ONCE);
 
 /** Feeds that are read: how many frames and bytes came, until they are closed. */
 function feeds(count) {
@@ -70,13 +38,13 @@ function feeds(count) {
 async function measure(pages) {
   const open = feeds(pages);
   await sleep(500);
-  const [began, before, first] = [performance.now(), await cpu(), asked];
+  const [began, before, first] = [performance.now(), await cpu(gateway), load.state.asked];
   const { frames, bytes } = open.seen;
   await sleep(SECONDS * 1_000);
   const seconds = (performance.now() - began) / 1_000;
   const result = {
-    cpu: ((await cpu()) - before) / seconds,
-    rate: (asked - first) / seconds,
+    cpu: ((await cpu(gateway)) - before) / seconds,
+    rate: (load.state.asked - first) / seconds,
     frames: (open.seen.frames - frames) / seconds / Math.max(1, pages),
     bytes: (open.seen.bytes - bytes) / Math.max(1, open.seen.frames - frames),
   };
@@ -103,8 +71,7 @@ const all = more.map((one) => one.toFixed(1)).join(", ");
 console.log(`CPU of the gateway a call: ${median(pairs.map(([none]) => perCall(none))).toFixed(1)} µs; with two pages ${median(more).toFixed(1)} µs more (of ${all})`);
 
 // What a frame costs, with nothing else to be done: 10,000 requests remembered, and calls that do not end.
-over = true;
-await Promise.all(callers);
+await load.stop();
 await world.faults("openai", { fault: "hang" });
 const hanging = Array.from({ length: 1_000 }, () => {
   const request = http.request(`${gateway.url}/v1/chat/completions`, {
@@ -112,7 +79,7 @@ const hanging = Array.from({ length: 1_000 }, () => {
     headers: { "content-type": "application/json", "x-steadfast-timeout-ms": "120000" },
   });
   request.on("error", () => undefined);
-  request.end(body);
+  request.end(QUESTION);
   return request;
 });
 await sleep(3_000);

@@ -138,41 +138,53 @@ fn queries(root: &Path) -> Result<(), String> {
     let gateway = lines.last().and_then(|line| line.strip_prefix("steadfast serves on "));
     let gateway = gateway.ok_or("`steadfast serve` did not print where it serves")?.trim();
 
-    let prometheus = free()?;
     let scraped = gateway.trim_start_matches("http://");
+    // Rules are evaluated every second here.
+    let rules = read(&root.join(RULES))?.replace("interval: 30s", "interval: 1s");
+    let (_server, prometheus) = prometheus(&work.join("server"), scraped, &rules, &[])?;
+    let with_native = ["--enable-feature=native-histograms"];
+    let (_other, native) = self::prometheus(&work.join("native"), scraped, "", &with_native)?;
+
+    println!("== boards: an outage, the board's queries and the rules");
+    let mut check = Command::new("python3");
+    check
+        .arg(root.join(FOLDER).join("check.py"))
+        .args([gateway, &format!("http://{control}"), &prometheus, &native])
+        .arg(root.join(BOARD))
+        .env("BOARDS_TENANT_KEY", TENANT_KEY)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    print!("{}", output(&mut check)?);
+    Ok(())
+}
+
+/// A Prometheus that works in `folder` and scrapes this gateway every second; where it answers.
+fn prometheus(
+    folder: &Path,
+    scraped: &str,
+    rules: &str,
+    flags: &[&str],
+) -> Result<(Program, String), String> {
+    program::remove(folder)?;
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let settings = format!(
         "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\n\
          scrape_configs: [{{ job_name: steadfast, static_configs: [{{ targets: ['{scraped}'] }}] }}]\n"
     );
-    write(&work.join("prometheus.yml"), &settings)?;
-    // Rules are evaluated every second here.
-    write(
-        &work.join("rules.yml"),
-        &read(&root.join(RULES))?.replace("interval: 30s", "interval: 1s"),
-    )?;
-    program::remove(&work.join("data"))?;
+    write(&folder.join("prometheus.yml"), &settings)?;
+    write(&folder.join("rules.yml"), rules)?;
+    let address = free()?;
     let mut server = Program::kept(Path::new("sh"));
     // It says that it is ready on standard error.
     server.args(["-c", "exec prometheus \"$@\" 2>&1", "sh"]).args([
         "--config.file=prometheus.yml",
         "--storage.tsdb.path=data",
         "--log.format=json",
-        &format!("--web.listen-address={prometheus}"),
+        &format!("--web.listen-address={address}"),
     ]);
-    server.current_dir(&work);
-    let (_server, _) =
-        Program::start(server, &work.join("prometheus.log"), "{\"caller\":\"main.go")?;
-
-    println!("== boards: an outage, the board's queries and the rules");
-    let mut check = Command::new("python3");
-    check
-        .arg(root.join(FOLDER).join("check.py"))
-        .args([gateway, &format!("http://{control}"), &format!("http://{prometheus}")])
-        .arg(root.join(BOARD))
-        .env("BOARDS_TENANT_KEY", TENANT_KEY)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    print!("{}", output(&mut check)?);
-    Ok(())
+    server.args(flags).current_dir(folder);
+    let (server, _) =
+        Program::start(server, &folder.join("prometheus.log"), "{\"caller\":\"main.go")?;
+    Ok((server, format!("http://{address}")))
 }
 
 /// An address where nobody listens.

@@ -38,13 +38,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         [] => ("main.mjs", None),
         [pictures] if pictures == "--pictures" => ("main.mjs", Some(root.join(PICTURES))),
         [load] if load == "--load" => ("load.mjs", None),
-        _ => return Err("`browser` takes `--pictures`, `--load` or nothing".to_owned()),
+        [soak] if soak == "--soak" => ("soak.mjs", None),
+        [soak, minutes] if soak == "--soak" => ("soak.mjs", Some(minutes.into())),
+        _ => {
+            let help = "`browser` takes `--pictures`, `--load`, `--soak [minutes]` or nothing";
+            return Err(help.to_owned());
+        }
     };
     // What is measured is what users run.
     let binary = match env::var_os("STEADFAST_GATEWAY") {
         Some(binary) => binary.into(),
-        None if script == "load.mjs" => released()?,
-        None => program::gateway("browser")?,
+        None if script == "main.mjs" => program::gateway("browser")?,
+        None => released()?,
     };
     let mut node = Command::new("node");
     node.arg(checks.join(script)).arg(binary).arg(work.join("run")).args(last).env("PATH", &path);

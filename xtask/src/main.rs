@@ -171,7 +171,8 @@ const STEPS: &[Step] = &[
     Step {
         name: "browser",
         what: "the dashboard in a real Chromium; `browser --pictures`: and writes those of the documentation; \
-               `browser --load`: what open pages cost under load, instead",
+               `browser --load`: what open pages cost under load, instead; `browser --soak [minutes]`: that \
+               nothing grows meanwhile",
         ci: Some(&[]),
         run: Run::WithArguments(browser::run),
     },

@@ -209,7 +209,7 @@ async fn the_page_loads_nothing_from_elsewhere_and_is_in_no_frame() {
 }
 
 /// The frames of a feed, as they come.
-async fn feed(
+pub(crate) async fn feed(
     gateway: &InProcess,
     request: &HttpRequest,
 ) -> impl tokio_stream::Stream<Item = String> + use<> {
@@ -221,7 +221,8 @@ async fn feed(
     Box::pin(pieces.map(|piece| String::from_utf8(piece.unwrap().to_vec()).unwrap()))
 }
 
-fn data(frame: &str) -> Value {
+/// What a frame says.
+pub(crate) fn data(frame: &str) -> Value {
     let text = frame.strip_prefix("data: ").unwrap();
     serde_json::from_str(text.strip_suffix("\n\n").unwrap()).unwrap()
 }

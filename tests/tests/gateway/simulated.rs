@@ -1,6 +1,6 @@
 //! What a simulation says of a configuration is what the gateway does over sockets in real time.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use steadfast::{ChatRequest, Dialect};
@@ -8,10 +8,13 @@ use steadfast_gateway::{
     config::Source,
     simulate::{Contender, Figures, Named, Simulation, SimulationOptions, Targets, World},
 };
-use steadfast_tests::gateway::over_sockets::{
-    file_of, gateway_of, is_answered, listen, openai_server,
+use steadfast_tests::gateway::{
+    http::HttpRequest,
+    over_sockets::{file_of, gateway_of, is_answered, listen, openai_server},
 };
 use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+use crate::stories;
 
 /// Short answers, and targets that fail often enough for fifteen seconds.
 const WORLD: &str = r#"
@@ -40,6 +43,9 @@ what = "errors"
 const LENGTH: Duration = Duration::from_secs(12);
 const RATE: f64 = 20.0;
 
+/// What happens so often in one is not missing in the other by chance.
+const OFTEN: u64 = 12;
+
 fn in_virtual_time(file: &str) -> Figures {
     let source = Source::text(file);
     let config = source.parse().unwrap();
@@ -48,8 +54,8 @@ fn in_virtual_time(file: &str) -> Figures {
     Simulation::new(config, source, world, options).unwrap().run(Contender::Steadfast).unwrap()
 }
 
-/// Calls, answers, and how often targets were asked.
-async fn over_sockets() -> (u32, u32, u64) {
+/// Calls, answers, how often targets were asked, and what the layers did.
+async fn over_sockets() -> (u32, u32, u64, BTreeMap<String, u64>) {
     let world = World::parse(WORLD, "short").unwrap();
     let options = SimulationOptions { length: LENGTH, rate: RATE, ..SimulationOptions::default() };
     let chain: Vec<Named> =
@@ -75,14 +81,26 @@ async fn over_sockets() -> (u32, u32, u64) {
     let answers = calls.join_all().await;
     let answered = answers.iter().filter(|answered| **answered).count();
     let asked = targets.tallies().iter().map(|tally| tally.asked).sum();
-    (answers.len() as u32, answered as u32, asked)
+    let metrics = HttpRequest::get("/metrics").send(addr).await;
+    (answers.len() as u32, answered as u32, asked, stories::counted(metrics.text()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_simulation_agrees_with_sockets_in_real_time() {
     let addrs = ["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
     let simulated = in_virtual_time(&file_of(&addrs));
-    let (calls, answered, attempts) = over_sockets().await;
+    let (calls, answered, attempts, steps) = over_sockets().await;
+
+    // What is done often in one is done in the other.
+    let step =
+        |((layer, action), times): (&(&str, &str), &u64)| (format!("{layer}.{action}"), *times);
+    let expected: BTreeMap<String, u64> = simulated.steps.iter().map(step).collect();
+    for (one, other) in [(&steps, &expected), (&expected, &steps)] {
+        for (step, times) in one {
+            assert!(*times < OFTEN || other.contains_key(step), "{step}: {one:?}, {other:?}");
+        }
+    }
+    assert!(expected["retry.retried"] >= OFTEN && expected["failover.switched"] >= OFTEN);
 
     let share = f64::from(answered) / f64::from(calls);
     let expected = simulated.answered_share();

@@ -18,6 +18,9 @@ use steadfast_tests::gateway::{
     in_process::InProcess,
     model, provider, rich_answer, thread_events,
 };
+use tokio_stream::StreamExt as _;
+
+use crate::dashboard;
 
 /// The admin key, and its hash.
 const ADMIN: &str = "an-admin-key";
@@ -184,10 +187,9 @@ async fn operators_alone_read_them() {
     assert_eq!(get(&gateway, "/admin/requests").await.status, 200);
 }
 
-/// How often each step was counted.
-async fn counted(gateway: &InProcess) -> BTreeMap<String, u64> {
-    let metrics = get(gateway, "/metrics").await;
-    let rows = metrics.text().lines().filter_map(|line| {
+/// How often each step was counted, by this page of metrics.
+pub(crate) fn counted(metrics: &str) -> BTreeMap<String, u64> {
+    let rows = metrics.lines().filter_map(|line| {
         let (labels, times) = line.strip_prefix("steadfast_steps_total{")?.split_once("} ")?;
         let value = |name: &str| {
             let (_, rest) = labels.split_once(&format!("{name}=\""))?;
@@ -201,9 +203,29 @@ async fn counted(gateway: &InProcess) -> BTreeMap<String, u64> {
     })
 }
 
-/// A step that a story, the header, the metrics or the log has and another has not is a fault.
+/// The timeline and the dashboard have these steps, and the requests whose stories have them.
+async fn charted(gateway: &InProcess, steps: &BTreeMap<String, u64>) {
+    let timeline = get(gateway, "/admin/timeline?span=15m").await.json();
+    let mut charted: BTreeMap<String, u64> = BTreeMap::new();
+    for interval in timeline["intervals"].as_array().unwrap() {
+        for (step, times) in interval["steps"].as_object().unwrap() {
+            *charted.entry(step.clone()).or_default() += times.as_u64().unwrap();
+        }
+    }
+    assert_eq!(charted, *steps);
+    let asked = HttpRequest::get("/dashboard/feed").header("x-api-key", ADMIN);
+    let frame = dashboard::data(&dashboard::feed(gateway, &asked).await.next().await.unwrap());
+    // Of the newest alone: some calls here take longer than five minutes.
+    for (step, times) in frame["last_5_min"]["steps"].as_object().unwrap() {
+        assert!(times.as_u64() <= steps.get(step).copied(), "{step}");
+    }
+    assert_eq!(frame["requests"], get(gateway, "/admin/requests").await.json()["requests"]);
+}
+
+/// A step that a story, the header, the metrics, the log, the timeline or the dashboard has and another has not is a
+/// fault.
 #[tokio::test(start_paused = true)]
-async fn stories_headers_metrics_and_the_log_have_the_same_steps() {
+async fn stories_headers_metrics_the_log_and_the_dashboard_have_the_same_steps() {
     let names = Arc::<Mutex<BTreeSet<String>>>::default();
     thread_events::listen({
         let names = names.clone();
@@ -248,7 +270,9 @@ async fn stories_headers_metrics_and_the_log_have_the_same_steps() {
                 assert!(stream || header.len() == steps.len(), "{header:?}: {story:#}");
                 assert_eq!(story["asked"], story["attempts"].as_array().unwrap().len());
             }
-            assert_eq!(counted(&gateway).await, reported, "{dialect} {plan:?}");
+            let metrics = get(&gateway, "/metrics").await;
+            assert_eq!(counted(metrics.text()), reported, "{dialect} {plan:?}");
+            charted(&gateway, &reported).await;
             for (step, times) in reported {
                 *seen.entry(step).or_default() += times;
             }

@@ -16,7 +16,7 @@ use super::{
     dashboard::{self, operated},
     reply,
 };
-use crate::escape;
+use crate::{escape, metrics};
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn health(State(app): State<App>, asked: Parts) -> Response {
@@ -40,7 +40,8 @@ pub(super) async fn ready(State(app): State<App>, asked: Parts) -> Response {
     }
 }
 
-/// `GET /metrics`: Prometheus' text format. What tenants have spent is for operators.
+/// `GET /metrics`: OpenMetrics' text, or Prometheus' messages for whoever prefers those, which have native histograms. What
+/// tenants have spent is for operators.
 pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = observer(&app, &asked) {
         return refused;
@@ -49,6 +50,10 @@ pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     let own = app.gateway().gauges(with_accounts);
     let text = app.metrics().render() + &app.traces().counters() + &app.admission().gauges() + &own;
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(text);
+    if metrics::is_preferred(&asked.headers) {
+        let messages = metrics::encode(&text, &app.metrics().natives());
+        return reply::ok(metrics::CONTENT_TYPE, Body::from(messages));
+    }
     reply::ok("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
 }
 

@@ -130,7 +130,8 @@ impl Run {
                 }
                 sleep_until(self.began + at).await;
                 number += 1;
-                calls.spawn(self.clone().call(number, None, rng.fork()));
+                // In a box: a task of a future is copied several times.
+                calls.spawn(Box::pin(self.clone().call(number, None, rng.fork())));
                 while let Some(call) = calls.try_join_next() {
                     over(call);
                 }
@@ -138,7 +139,7 @@ impl Run {
         }
         for (number, call) in (1..).zip(options.recorded.iter()) {
             sleep_until(self.began + call.at).await;
-            calls.spawn(self.clone().call(number, Some(call.clone()), rng.fork()));
+            calls.spawn(Box::pin(self.clone().call(number, Some(call.clone()), rng.fork())));
             while let Some(call) = calls.try_join_next() {
                 over(call);
             }

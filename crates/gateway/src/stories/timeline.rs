@@ -15,9 +15,6 @@ use super::{Outcome, Story};
 const SPANS: [Span; 3] =
     [Span::new("15m", 10, 90), Span::new("6h", 120, 180), Span::new("24h", 600, 144)];
 
-/// The most kinds of recovery that an interval counts: all that layers have.
-const KINDS: usize = 64;
-
 /// The bounds of times are this factor apart, from a millisecond on: 40 % of a time is as near as anybody looks.
 const FACTOR: f64 = 1.4;
 
@@ -112,9 +109,7 @@ impl Interval {
         };
         *count += 1;
         for step in story.steps() {
-            if self.kinds.len() < KINDS || self.kinds.contains_key(&(step.layer, step.action)) {
-                *self.kinds.entry((step.layer, step.action)).or_default() += 1;
-            }
+            *self.kinds.entry((step.layer, step.action)).or_default() += 1;
         }
         if let Some((began, first)) = story.first_content() {
             self.first.add(began + first);

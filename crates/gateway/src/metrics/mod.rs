@@ -1,4 +1,7 @@
-//! What the gateway counts, in Prometheus' text format.
+//! What the gateway counts, in Prometheus' formats.
+
+mod native;
+mod protobuf;
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +22,8 @@ use prometheus_client::{
 use serde::Serialize;
 use steadfast_core::{Dialect, Failure, RecoveryLog, TraceContext, Usage};
 
+use self::native::NativeTimes;
+pub(crate) use self::protobuf::{CONTENT_TYPE, Native, encode, is_preferred};
 use crate::logs;
 
 /// The counters, shared by cloning.
@@ -37,8 +42,8 @@ struct Inner {
     /// Sorted, so that it can be listed.
     steps: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
     tokens: Family<TokenLabels, Counter>,
-    head: Family<DialectLabel, Timing, fn() -> Timing>,
-    whole: Family<DialectLabel, Timing, fn() -> Timing>,
+    head: Timings,
+    whole: Timings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -114,6 +119,39 @@ impl TraceLabel {
     }
 }
 
+/// Times by dialect.
+struct Timings {
+    name: &'static str,
+    classic: Family<DialectLabel, Timing, fn() -> Timing>,
+    native: Mutex<BTreeMap<&'static str, NativeTimes>>,
+}
+
+impl Timings {
+    fn new(registry: &mut Registry, name: &'static str, help: &str) -> Self {
+        let classic = Family::new_with_constructor(seconds as fn() -> Timing);
+        Self { name, classic: add(registry, name, help, classic), native: Mutex::default() }
+    }
+
+    fn add(&self, dialect: Dialect, took: Duration, trace: Option<&TraceContext>) {
+        let dialect = dialect.as_str();
+        let trace = TraceLabel::of(trace);
+        let classic = self.classic.get_or_create(&DialectLabel { dialect });
+        classic.observe(took.as_secs_f64(), trace, None);
+        drop(classic);
+        self.native.lock().entry(dialect).or_default().add(took);
+    }
+
+    fn natives(&self) -> Vec<Native> {
+        let (family, all) = (self.name, self.native.lock());
+        let of = |(dialect, times): (&&'static str, &NativeTimes)| Native {
+            family,
+            dialect,
+            times: times.clone(),
+        };
+        all.iter().map(of).collect()
+    }
+}
+
 /// 5 ms to about 5 minutes: from a cached refusal to a long answer.
 fn seconds() -> Timing {
     Timing::new(exponential_buckets(0.005, 2.0, 17))
@@ -122,7 +160,6 @@ fn seconds() -> Timing {
 impl Default for Metrics {
     fn default() -> Self {
         let mut all = Registry::with_prefix("steadfast");
-        let histogram = || Family::new_with_constructor(seconds as fn() -> Timing);
         Self(Arc::new(Inner {
             requests: add(&mut all, "requests", "Requests by how they ended", Family::default()),
             failures: add(
@@ -162,8 +199,8 @@ impl Default for Metrics {
                 Family::default(),
             ),
             tokens: add(&mut all, "tokens", "Tokens that providers reported", Family::default()),
-            head: add(&mut all, "time_to_head_seconds", "Time until the answer began", histogram()),
-            whole: add(&mut all, "time_to_end_seconds", "Time until the answer ended", histogram()),
+            head: Timings::new(&mut all, "time_to_head_seconds", "Time until the answer began"),
+            whole: Timings::new(&mut all, "time_to_end_seconds", "Time until the answer ended"),
             steps: Mutex::default(),
             registry: all,
         }))
@@ -178,16 +215,12 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
 impl Metrics {
     /// An answer has started after `took`.
     pub(crate) fn head(&self, dialect: Dialect, took: Duration, trace: Option<&TraceContext>) {
-        let label = DialectLabel { dialect: dialect.as_str() };
-        let trace = TraceLabel::of(trace);
-        self.0.head.get_or_create(&label).observe(took.as_secs_f64(), trace, None);
+        self.0.head.add(dialect, took, trace);
     }
 
     /// A request has ended after `took`.
     pub(crate) fn whole(&self, dialect: Dialect, took: Duration, trace: Option<&TraceContext>) {
-        let label = DialectLabel { dialect: dialect.as_str() };
-        let trace = TraceLabel::of(trace);
-        self.0.whole.get_or_create(&label).observe(took.as_secs_f64(), trace, None);
+        self.0.whole.add(dialect, took, trace);
     }
 
     /// A request has ended after so many `attempts`, and the layers did what `log` says.
@@ -275,6 +308,11 @@ impl Metrics {
                 self.0.tokens.get_or_create(&labels).inc_by(tokens);
             }
         }
+    }
+
+    /// The times, in buckets that text has not.
+    pub(crate) fn natives(&self) -> Vec<Native> {
+        [self.0.head.natives(), self.0.whole.natives()].concat()
     }
 
     /// All of it as text, without the mark that ends an exposition: gauges that are read at the
