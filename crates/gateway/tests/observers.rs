@@ -8,7 +8,8 @@ use std::{
     fs::File,
     io::{PipeReader, Read, Write, pipe},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Stdio, id},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
 };
 
@@ -63,7 +64,7 @@ struct Gateway {
 
 impl Gateway {
     fn start(provider: SocketAddr, name: &str, [out, err]: [Stream; 2], log: &str) -> Self {
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let at = free();
         let key = file(&folder("observers"), &format!("{name}.key"), KEY);
         let config = format!(
             "[server]\nlisten = \"{at}\"\n[[tenants]]\nname = \"acme\"\nkeys = [\"file:{key}\"]\n[[providers]]\nname = \"main\"\n\
@@ -99,6 +100,19 @@ impl Drop for Gateway {
         // It has ended, unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// An address where nobody listens. Not one that the system chooses: it could give another test, or a connection, the same.
+fn free() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Relaxed));
+        // Below those that Linux hands out.
+        let port = 20_000 + (number % 10_000) as u16;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap();
+        }
     }
 }
 
