@@ -8,6 +8,7 @@ use std::{
     fs::File,
     io::{PipeReader, Read, Write, pipe},
     net::{SocketAddr, TcpListener, TcpStream},
+    panic,
     process::{Child, Command, Stdio, id},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
@@ -128,19 +129,24 @@ fn provider(name: &str) -> (Running, SocketAddr) {
 #[test]
 fn whatever_the_standard_streams_are_it_serves_and_stops() {
     let (sim, provider) = provider("plan-a");
-    thread::scope(|scope| {
-        for (out, err) in STREAMS.into_iter().flat_map(|out| STREAMS.map(|err| (out, err))) {
-            scope.spawn(move || serves_and_stops(provider, out, err));
-        }
-    });
+    for out in STREAMS {
+        thread::scope(|scope| {
+            for err in STREAMS {
+                scope.spawn(move || serves_and_stops(provider, out, err));
+            }
+        });
+    }
     sim.terminate();
 }
 
 fn serves_and_stops(provider: SocketAddr, out: Stream, err: Stream) {
     let name = format!("stdout {out:?}, stderr {err:?}");
     let mut gateway = Gateway::start(provider, &format!("{out:?}-{err:?}"), [out, err], "info");
-    for _ in 0..20 {
-        let answer = http(gateway.at, &chat("gpt-4o", false, KEY));
+    for n in 0..20 {
+        let answer = panic::catch_unwind(|| http(gateway.at, &chat("gpt-4o", false, KEY)));
+        let ended = gateway.child.try_wait().unwrap();
+        assert_eq!(ended, None, "{name}: it has ended after {n} calls");
+        let answer = answer.unwrap_or_else(|why| panic::resume_unwind(why));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{name}: {answer}");
     }
     let mut stream = TcpStream::connect(gateway.at).unwrap();
