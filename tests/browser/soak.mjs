@@ -82,12 +82,15 @@ for (let n = 0; n < SAMPLES; n += 1) {
 await load.stop();
 
 const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
-const third = (name, at) => median(samples.slice((at * SAMPLES) / 3, ((at + 1) * SAMPLES) / 3).map((one) => one[name]));
+const third = (name, at, of = median) => of(samples.slice((at * SAMPLES) / 3, ((at + 1) * SAMPLES) / 3).map((one) => one[name]));
 for (const name of ["memory", "heap"]) {
   const [before, after] = [third(name, 1), third(name, 2)];
   assert.ok(after <= before * GROWTH + SLACK, `${name} grows: ${before.toFixed(1)} MiB, then ${after.toFixed(1)} MiB`);
 }
-assert.ok(third("nodes", 2) <= third("nodes", 1) * GROWTH + 1_000, "the pages have more and more nodes");
+// Nodes that are not collected yet come and go: the most of them stays.
+const most = (values) => Math.max(...values);
+const nodes = [1, 2].map((at) => third("nodes", at, most));
+assert.ok(nodes[1] <= nodes[0] * GROWTH + 1_000, `the pages have more and more nodes: ${nodes.join(", then ")}`);
 assert.ok(median(samples.map((one) => one.answer)) <= ANSWERS, "the pages do not answer");
 assert.equal(load.state.failed, 0, "calls failed");
 for (const { page } of pages) assert.deepEqual(page.wrong, []);
