@@ -84,9 +84,10 @@ pub(super) async fn reload(State(app): State<App>, asked: Parts) -> Response {
         return refused;
     }
     let mask = app.outgoing(&asked.headers, &asked.uri).mask;
-    operated(&asked, "reload", "", true);
     // It reads files.
-    match tokio::task::spawn_blocking(move || app.reload()).await {
+    let reloaded = tokio::task::spawn_blocking(move || app.reload()).await;
+    operated(&asked, "reload", "", matches!(reloaded, Ok(Ok(_))));
+    match reloaded {
         Ok(Ok(done)) => mask.text(done.to_string()).into_response(),
         Ok(Err(errors)) => {
             (StatusCode::BAD_REQUEST, mask.text(format!("{errors}\n"))).into_response()
