@@ -11,6 +11,7 @@ mod deny;
 mod dominance;
 mod events;
 mod examples;
+mod fleet;
 mod frameworks;
 mod fuzz;
 mod hack;
@@ -139,6 +140,14 @@ const STEPS: &[Step] = &[
         // It is as long as one likes, and what it finds is new: `test` has the seeds.
         ci: None,
         run: Run::WithArguments(fuzz::run),
+    },
+    Step {
+        name: "fleet",
+        what: "several gateways that share what they know by a store, in release mode: a table of what that is worth and costs; \
+               `fleet --quick`: shorter, on a binary that builds sooner",
+        // What it measures takes a machine with nothing else to do; that it works is tested.
+        ci: None,
+        run: Run::WithArguments(fleet::run),
     },
     Step {
         name: "siege",
@@ -299,6 +308,9 @@ fn ci(arguments: &[String]) -> Result<(), String> {
 }
 
 fn test(filters: &[String]) -> Result<(), String> {
+    for (name, package) in [fleet::STORE, ("nginx", "nginx"), ("openssl", "openssl")] {
+        tool::debian(name, package)?;
+    }
     let mut args = vec!["test", "--workspace", "--all-features", "--locked"];
     args.extend(filters.iter().map(String::as_str));
     cargo("test", &args, &[])?;

@@ -10,10 +10,11 @@
 //! to standard error. `PART` is one of `whole`, `streams`, `memory`, `instructions`.
 //!
 //! The same binary is also the other parts, for profiling by hand: `upstream` is the provider,
-//! `proxy ADDR` the minimal reverse proxy, `load ADDR REQUESTS CONNECTIONS` requests whole answers,
+//! `fleet` has several gateways that share what they know, `proxy ADDR` the minimal reverse proxy, `load ADDR REQUESTS CONNECTIONS` requests whole answers,
 //! `load ADDR STREAM CONNECTIONS` streams such as `bench-stream-1000-20-8`.
 
 mod fit;
+mod fleet;
 mod instructions;
 mod load;
 mod measure;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
     let done = match args.peek().map(String::as_str) {
         Some("upstream") => upstream::run(),
         Some("proxy") => proxy::run(args.nth(1).as_deref()),
+        Some("fleet") => fleet::run(&args.skip(1).collect::<Vec<_>>()),
         Some("load") => measure::load_only(&args.skip(1).collect::<Vec<_>>()),
         _ => Options::read(args).and_then(|options| measure::run(&options)),
     };

@@ -1,6 +1,13 @@
 //! The variants under test: what is between the load and the upstream.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    rc::Rc,
+    time::Duration,
+};
 
 use crate::{
     Error, Options, peers,
@@ -151,32 +158,60 @@ pub(crate) fn gateway(
     upstream: SocketAddr,
     wrap: impl FnOnce(&std::path::Path) -> Command,
 ) -> Result<Variant, Error> {
-    let config = files.file("steadfast.toml");
+    let kept = (files.file("steadfast.toml"), files.file("steadfast.log"));
+    serving(&options.gateway, kept, upstream, "", wrap)
+}
+
+/// Where a gateway shares what it knows; nowhere by default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) url: String,
+}
+
+/// The same gateway as one of several, with its configuration and its log in these files.
+pub(crate) fn node(
+    binary: &Path,
+    files: (PathBuf, PathBuf),
+    upstream: SocketAddr,
+    State { url }: State,
+) -> Result<Variant, Error> {
+    let state = if url.is_empty() { url } else { format!("[state]\nurl = \"{url}\"\n") };
+    serving(binary, files, upstream, &state, |program| Command::new(program))
+}
+
+/// A gateway before `upstream` with these further sections of its configuration.
+fn serving(
+    binary: &Path,
+    (config, log): (PathBuf, PathBuf),
+    upstream: SocketAddr,
+    sections: &str,
+    wrap: impl FnOnce(&Path) -> Command,
+) -> Result<Variant, Error> {
     fs::write(
         &config,
         format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n\n[[tenants]]\nname = \"bench\"\nkeys = \
              [\"env:BENCH_CALLER_KEY\"]\n\n[[providers]]\nname = \"upstream\"\ndialect = \
              \"openai\"\nalso = \"responses\"\nbase_url = \"http://{upstream}/v1\"\ncredentials = \
-             [\"env:BENCH_PROVIDER_KEY\"]\n"
+             [\"env:BENCH_PROVIDER_KEY\"]\n\n{sections}"
         ),
     )?;
-    if !options.gateway.exists() {
+    if !binary.exists() {
         return Err(format!(
             "there is no gateway at {}; build it with `cargo build --release -p \
              steadfast-gateway`, or name it with --gateway",
-            options.gateway.display()
+            binary.display()
         )
         .into());
     }
-    let mut command = wrap(&options.gateway);
+    let mut command = wrap(binary);
     command
         .args(["serve", "--config"])
         .arg(&config)
         .env("BENCH_CALLER_KEY", KEY)
         .env("BENCH_PROVIDER_KEY", "bench-provider-key")
         .env_remove("RUST_LOG");
-    let (process, address) = Process::serving(command, &files.file("steadfast.log"))?;
+    let (process, address) = Process::serving(command, &log)?;
     Ok(Variant::new("steadfast", address, Some(process), String::new()))
 }
 

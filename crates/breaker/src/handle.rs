@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "shared")]
+use steadfast_core::shared::SharedState;
 use steadfast_core::{
     Reason, Target,
     circuit::{Circuit, CircuitState, Moment, Restored, Transition},
@@ -176,6 +178,65 @@ where
         change: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>,
     ) -> bool {
         self.breakers.get_or_insert(key, Instant::now()).steer(change)
+    }
+}
+
+#[cfg(feature = "shared")]
+impl BreakerHandle {
+    /// Shares what rests with other processes: a target whose breaker one of them has opened is left alone by all, and
+    /// asked by all when one has seen that it is back; of those that could see that, one does. Once for a layer,
+    /// from inside a tokio runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
+    ///
+    /// Nothing of it waits for the store. What is forced by hand holds in its process. A breaker whose key names a
+    /// provider, model and credential is taken to be that of the same ones in all processes; where names may
+    /// stand for others, [say so](Self::share_named). That of calls without a target is not shared.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// use steadfast_breaker::CircuitBreakerLayer;
+    /// use steadfast_core::{Reason, Target, circuit::CircuitState, shared::EmbeddedStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let store = EmbeddedStore::new();
+    /// let [one, other] = ["one", "other"].map(|name| {
+    ///     let handle = CircuitBreakerLayer::default().handle();
+    ///     assert!(handle.share(Arc::new(store.join(name))));
+    ///     handle
+    /// });
+    /// let key = Some(Target::new("openai"));
+    /// one.trip(&key, Reason::Overloaded, Duration::from_secs(60));
+    /// tokio::time::sleep(Duration::from_millis(1)).await;
+    /// assert_eq!(other.get(&key).map(|breaker| breaker.circuit.state), Some(CircuitState::Open));
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn share(&self, state: Arc<dyn SharedState>) -> bool {
+        self.share_named(state, |key| key.as_ref().map(Target::to_string))
+    }
+}
+
+#[cfg(feature = "shared")]
+impl<K> BreakerHandle<K>
+where
+    K: Hash + Eq + Clone + Send + Sync + serde::Serialize + serde::de::DeserializeOwned + 'static,
+{
+    /// The same, where each key has the `name` there that it has in all processes in which it means the same. One
+    /// without a name is not shared.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn share_named(
+        &self,
+        state: Arc<dyn SharedState>,
+        name: impl Fn(&K) -> Option<String> + Send + Sync + 'static,
+    ) -> bool {
+        crate::shared::share(&self.breakers, state, name)
     }
 }
 

@@ -131,6 +131,8 @@ mod layer;
 mod policy;
 mod saved;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
 mod state;
 
 pub use self::{

@@ -4,17 +4,20 @@ use std::{
     fmt,
     hash::Hash,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
+#[cfg(feature = "shared")]
+use steadfast_core::shared::{Known, PublishedCircuit};
 use steadfast_core::{
     CallContext, Keep, Keyed, Lease, LeaseEnd, Observer, Permit, PermitKind, RecoveryLog, Step,
     Target,
     circuit::{Circuit, CircuitState, CircuitVerdict, Moment, Refused, Transition},
+    shared::News,
     time::{WallClock, millis},
 };
 use tokio::{sync::broadcast, time::Instant};
@@ -41,6 +44,20 @@ pub(crate) struct Common<K> {
     pub(crate) keys: Keys<K>,
     pub(crate) observe: AtomicBool,
     pub(crate) transitions: broadcast::Sender<BreakerTransition<K>>,
+    /// Other processes, when what is known here is shared with them.
+    pub(crate) observer: OnceLock<Box<dyn ObserveBreakers<K>>>,
+}
+
+/// Sees each change of a breaker.
+pub(crate) trait ObserveBreakers<K>: Send + Sync {
+    /// What of a change is news to others. Called under the breaker's lock.
+    fn news(&self, key: &K, counted: &mut Counted) -> Option<News>;
+
+    /// Lets them know.
+    fn publish(&self, key: &K, news: News);
+
+    /// Whether a call may see whether the breaker can close, as far as others know.
+    fn may_probe(&self, key: &K, now: Instant) -> bool;
 }
 
 /// What is known of the keys.
@@ -69,7 +86,7 @@ pub(crate) struct Breaker<K> {
     common: Arc<Common<K>>,
 }
 
-struct Counted {
+pub(crate) struct Counted {
     policy: Arc<BreakerPolicy>,
     circuit: Circuit,
     /// Calls that have begun.
@@ -82,6 +99,9 @@ struct Counted {
     routed: Option<bool>,
     /// Here, repetitions take turns.
     takes_turns: bool,
+    /// What other processes know of it.
+    #[cfg(feature = "shared")]
+    published: PublishedCircuit,
 }
 
 impl Counted {
@@ -97,6 +117,38 @@ impl Counted {
         let circuit = self.policy.circuit_for(self.routed == Some(true));
         self.takes_turns = circuit.turns.is_some();
         self.circuit.set_policy(circuit, now);
+    }
+
+    fn save<K: Clone>(&self, key: &K, clock: WallClock) -> Option<SavedBreaker<K>> {
+        let circuit = self.circuit.save(clock)?;
+        Some(SavedBreaker { key: key.clone(), routed: self.routed == Some(true), circuit })
+    }
+
+    /// Else the first call says so.
+    fn set_saved_routed(&mut self, routed: bool, now: Instant) {
+        if self.routed.is_none() && routed {
+            self.set_routed(true, now);
+        }
+    }
+
+    /// What of its last change is news to other processes, with its rest as `write` has it.
+    #[cfg(feature = "shared")]
+    pub(crate) fn news<K: Clone>(
+        &mut self,
+        key: &K,
+        clock: WallClock,
+        write: impl FnOnce(&SavedBreaker<K>) -> String,
+    ) -> Option<News> {
+        if self.circuit.is_forced() {
+            // That holds in this process.
+            return None;
+        }
+        let saved = self.save(key, clock);
+        let rest = saved
+            .as_ref()
+            .map(|saved| (&saved.circuit, saved.circuit.live_until_ms(self.circuit.policy())));
+        let value = || saved.as_ref().map(write).unwrap_or_default();
+        self.published.changed(rest, clock, value)
     }
 }
 
@@ -115,7 +167,9 @@ where
         let observe = AtomicBool::new(policy.observe);
         let transitions = broadcast::Sender::new(TRANSITIONS);
         let policy = RwLock::new(Arc::new(policy));
-        Self { breakers, common: Arc::new(Common { policy, keys, observe, transitions }) }
+        let observer = OnceLock::new();
+        let common = Arc::new(Common { policy, keys, observe, transitions, observer });
+        Self { breakers, common }
     }
 
     /// All breakers go by `policy` from now on; what they have counted is kept, and how they stand.
@@ -164,6 +218,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             answered: false,
             routed: None,
             takes_turns: false,
+            #[cfg(feature = "shared")]
+            published: PublishedCircuit::default(),
         };
         Self {
             key: key.clone(),
@@ -190,6 +246,8 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
             let admission = if counted.takes_turns {
                 let repeats = context.routed.as_ref().map_or(0, |routed| routed.repeats);
                 counted.circuit.take_turn(moment, repeats == 0, context.witness)
+            } else if self.is_probed_elsewhere(&counted, now) {
+                counted.circuit.admit_unprobed(moment, context.alternatives == 0)
             } else {
                 counted.circuit.admit(moment, context.alternatives == 0)
             };
@@ -254,45 +312,51 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
         if observe { Ok(lease()) } else { Err(refused) }
     }
 
+    /// Whether another process sees whether it can close.
+    #[inline]
+    fn is_probed_elsewhere(&self, counted: &Counted, now: Instant) -> bool {
+        let observer = self.common.observer.get().filter(|_| counted.circuit.is_probe_due(now));
+        observer.is_some_and(|observer| !observer.may_probe(&self.key, now))
+    }
+
     /// Does something to the circuit by hand, and reports what came of it; whether that changed its
     /// state.
     pub(crate) fn steer(
         &self,
         change: impl FnOnce(&mut Circuit, Moment) -> Option<Transition>,
     ) -> bool {
-        let transition = {
-            let mut counted = self.counted.lock();
-            let now = Moment { at: Instant::now(), order: counted.calls };
-            change(&mut counted.circuit, now)
-        };
-        if let Some(transition) = &transition {
-            self.report(transition, None);
-        }
-        transition.is_some()
+        self.change(Instant::now(), None, |counted, now| change(&mut counted.circuit, now))
     }
 
     pub(crate) fn save(&self, clock: WallClock) -> Option<SavedBreaker<K>> {
-        let counted = self.counted.lock();
-        let circuit = counted.circuit.save(clock)?;
-        let routed = counted.routed == Some(true);
-        Some(SavedBreaker { key: self.key.clone(), routed, circuit })
+        self.counted.lock().save(&self.key, clock)
     }
 
     /// Goes on with what was saved; whether it rests by that.
     pub(crate) fn restore(&self, saved: &SavedBreaker<K>, clock: WallClock) -> bool {
-        let transition = {
-            let mut counted = self.counted.lock();
-            // Else the first call says so.
-            if counted.routed.is_none() && saved.routed {
-                counted.set_routed(true, clock.at());
-            }
-            let order = counted.calls;
-            counted.circuit.restore(&saved.circuit, clock, order)
-        };
-        if let Some(transition) = &transition {
-            self.report(transition, None);
-        }
-        transition.is_some()
+        self.change(clock.at(), None, |counted, now| {
+            counted.set_saved_routed(saved.routed, now.at);
+            counted.circuit.restore(&saved.circuit, clock, now.order)
+        })
+    }
+
+    #[cfg(feature = "shared")]
+    pub(crate) fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// Other processes know this of it, with its rest there.
+    #[cfg(feature = "shared")]
+    pub(crate) fn hear(&self, known: &Known, saved: Option<&SavedBreaker<K>>, clock: WallClock) {
+        self.change(clock.at(), None, |counted, now| {
+            let over = counted.circuit.take_back(now, clock.to_instant(known.over_ms));
+            let rests = saved.and_then(|saved| {
+                counted.set_saved_routed(saved.routed, now.at);
+                counted.circuit.merge(&saved.circuit, clock, now.order)
+            });
+            counted.published.heard(known, counted.circuit.resting().is_some(), clock);
+            rests.or(over)
+        });
     }
 
     pub(crate) fn snapshot(&self, now: Instant) -> BreakerSnapshot<K> {
@@ -401,7 +465,7 @@ impl<K: Clone + Send + Sync + 'static> Breaker<K> {
 
 impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     fn first_content(&self, permit: Permit, at: Instant, after: Duration, log: &RecoveryLog) {
-        self.change(at, log, |counted, now| {
+        self.change(at, Some(log), |counted, now| {
             counted.answered = true;
             counted.circuit.first_content(now, &permit, after)
         });
@@ -413,7 +477,7 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
     }
 
     fn ended(&self, end: LeaseEnd<'_>) {
-        self.change(Instant::now(), end.log, |counted, now| {
+        self.change(Instant::now(), Some(end.log), |counted, now| {
             let verdict = judge(&end.outcome, &counted.policy, self.covers);
             let verdict = if counted.takes_turns { in_turns(verdict) } else { verdict };
             counted.answered |= verdict == CircuitVerdict::Success;
@@ -423,21 +487,28 @@ impl<K: Clone + Send + Sync + 'static> Observer for Breaker<K> {
 }
 
 impl<K: Clone + Send + Sync + 'static> Breaker<K> {
-    /// Applies what has come of a call to the circuit, and reports what that changed.
+    /// Changes what is known, and reports what that has changed, to other processes too; whether it has changed the
+    /// state.
     fn change(
         &self,
         at: Instant,
-        log: &RecoveryLog,
+        log: Option<&RecoveryLog>,
         change: impl FnOnce(&mut Counted, Moment) -> Option<Transition>,
-    ) {
-        let transition = {
+    ) -> bool {
+        let observer = self.common.observer.get();
+        let (transition, news) = {
             let mut counted = self.counted.lock();
             let now = Moment { at, order: counted.calls };
-            change(&mut counted, now)
+            let transition = change(&mut counted, now);
+            (transition, observer.and_then(|observer| observer.news(&self.key, &mut counted)))
         };
         if let Some(transition) = &transition {
-            self.report(transition, Some(log));
+            self.report(transition, log);
         }
+        if let Some((observer, news)) = observer.zip(news) {
+            observer.publish(&self.key, news);
+        }
+        transition.is_some()
     }
 }
 

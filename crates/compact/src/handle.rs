@@ -136,6 +136,17 @@ impl CompactionHandle {
         &self.0.models
     }
 
+    /// Shares with other processes the windows that providers state. Once for its [`Models`], from inside a tokio
+    /// runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share(&self, state: std::sync::Arc<dyn steadfast_core::shared::SharedState>) -> bool {
+        crate::measure::share(&self.0.models, state)
+    }
+
     /// Forgets the conversations of this name, whatever was compacted or switched off in them; a
     /// compaction that is running is not kept. Returns whether there were any.
     pub fn forget(&self, id: &ConversationId) -> bool {

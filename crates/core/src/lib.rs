@@ -7,6 +7,7 @@
 //! * [`Track`], [`Lease`] and [`Outcome`]: how a layer learns that an answer is over.
 //! * [`Backoff`], [`RetryBudget`], [`Deadline`], [`Keyed`], [`RecoveryLog`]: the parts that layers
 //!   are made of.
+//! * [`shared::SharedState`]: what several processes know together.
 //!
 //! Conversations and answers are in `steadfast-chat`. A layer crate depends on this one, on that one
 //! where it reads conversations, and on no other layer crate.
@@ -38,6 +39,7 @@ pub mod quota;
 mod reason;
 mod redact;
 mod routed;
+pub mod shared;
 mod spare;
 mod spend;
 mod target;

@@ -79,6 +79,17 @@ pub(crate) fn restored(key: &Target, reason: Reason, left: Duration) {
     );
 }
 
+/// Another process has found that a target is unwell, or that it is well again.
+#[cfg(feature = "shared")]
+pub(crate) fn shared(key: &Target, reason: Option<Reason>, left: Duration) {
+    tracing::info!(
+        name: "steadfast::failover::shared",
+        target: "steadfast::failover",
+        target = %key, reason = reason.map(Reason::as_str), wait_ms = millis(left),
+        "another node has found how the target is"
+    );
+}
+
 /// A person has to act: a key is refused, a bill unpaid, a model gone.
 pub(crate) fn alarm(key: &Target, failure: &Failure) {
     tracing::error!(

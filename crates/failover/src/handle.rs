@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "shared")]
+use steadfast_core::shared::SharedState;
 use steadfast_core::{Call, Profile, RetryBudget, Target, Witness, circuit::Restored};
 use tokio::{sync::watch, time::Instant};
 
@@ -172,6 +174,59 @@ impl FailoverHandle {
     /// left as it is.
     pub fn restore(&self, saved: &[SavedHealth], known: impl Fn(&Target) -> bool) -> Restored {
         self.failover.registry.restore(saved, known)
+    }
+
+    /// Shares what cools with other processes: a target that one of them has found unwell is left alone by all, one that
+    /// is well again is asked by all, and of those that could see whether it is back one does. Once for a
+    /// layer, from inside a tokio runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
+    ///
+    /// Nothing of it waits for the store. A health that names a provider, model and credential is taken to be of
+    /// the same ones in all processes; where names may stand for others, [say so](Self::share_named).
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// use steadfast_core::{Target, shared::EmbeddedStore};
+    /// use steadfast_failover::{Chain, CooldownFailoverLayer, TargetSpec};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = EmbeddedStore::new();
+    /// let node = |name| {
+    ///     let chain = Chain::new([TargetSpec::new("openai"), TargetSpec::new("anthropic")]).unwrap();
+    ///     let handle = CooldownFailoverLayer::new(chain).handle();
+    ///     assert!(handle.share(Arc::new(store.join(name))));
+    ///     handle
+    /// };
+    /// let (one, other) = (node("one"), node("other"));
+    /// one.cool(&Target::new("openai"), Duration::from_secs(60));
+    /// tokio::time::sleep(Duration::from_millis(1)).await;
+    /// assert_eq!(other.snapshot().cooling().count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share(&self, state: Arc<dyn SharedState>) -> bool {
+        self.share_named(state, |target| Some(target.to_string()))
+    }
+
+    /// The same, where each target has the `name` there that it has in all processes in which it is the same: with a
+    /// mark of its address and key, for example. One without a name is not shared.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share_named(
+        &self,
+        state: Arc<dyn SharedState>,
+        name: impl Fn(&Target) -> Option<String> + Send + Sync + 'static,
+    ) -> bool {
+        crate::shared::share(&self.failover.registry, state, name)
     }
 
     /// Lets a session go wherever the chain says with its next call. Returns whether it was known.

@@ -7,6 +7,11 @@ use steadfast_core::{
     circuit::{Blame, Circuit, CircuitPolicy, CircuitVerdict, Moment, Resting, SlidingWindow},
     time::{WallClock, later},
 };
+#[cfg(feature = "shared")]
+use steadfast_core::{
+    circuit::Transition,
+    shared::{Known, News, PublishedCircuit},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -99,6 +104,9 @@ pub(crate) struct Health {
     pub(crate) outrun: u32,
     /// An operator has taken it out. What happens to it meanwhile is counted as ever.
     out: Option<Cooldown>,
+    /// What other processes know of it.
+    #[cfg(feature = "shared")]
+    published: PublishedCircuit,
 }
 
 /// How long at most something is out that an operator has taken out: ten years, which nobody waits for.
@@ -111,6 +119,9 @@ pub(crate) fn is_out(left: Duration) -> bool {
 
 /// What stands for the message of a failure of another process.
 const BEFORE_START: &str = "before the last start";
+
+/// The same of one that another process has seen.
+const ELSEWHERE: &str = "another node has seen it";
 
 /// Good calls that a target is taken to have had before it was asked: so a few failures do not make it one
 /// that mostly fails.
@@ -202,6 +213,8 @@ impl Health {
             yields: false,
             outrun: 0,
             out: None,
+            #[cfg(feature = "shared")]
+            published: PublishedCircuit::default(),
         }
     }
 
@@ -254,7 +267,7 @@ impl Health {
     pub(crate) fn refusal(&self, reason: Reason) -> Option<&str> {
         self.cooling().filter(|cooling| cooling.refuses && cooling.reason == reason)?;
         let words = self.last_error.as_ref().filter(|error| error.reason == reason)?;
-        Some(&*words.message).filter(|message| *message != BEFORE_START)
+        Some(&*words.message).filter(|message| ![BEFORE_START, ELSEWHERE].contains(message))
     }
 
     /// Whether it has state that must not be evicted.
@@ -419,13 +432,56 @@ impl Health {
         order: u64,
     ) -> Option<Cooldown> {
         self.circuit.restore(&saved.circuit, clock, order)?;
+        self.goes_on(saved, clock, BEFORE_START);
+        self.cooling()
+    }
+
+    /// What of its last change is news to other processes, with its cooldown as `write` has it.
+    #[cfg(feature = "shared")]
+    pub(crate) fn news(
+        &mut self,
+        target: &Target,
+        clock: WallClock,
+        write: impl FnOnce(&SavedHealth) -> String,
+    ) -> Option<News> {
+        let saved = self.save(target, clock);
+        let rest = saved
+            .as_ref()
+            .map(|saved| (&saved.circuit, saved.circuit.live_until_ms(self.circuit.policy())));
+        let value = || saved.as_ref().map(write).unwrap_or_default();
+        self.published.changed(rest, clock, value)
+    }
+
+    /// Other processes know this of it, with its cooldown there. What that changes here.
+    #[cfg(feature = "shared")]
+    pub(crate) fn hear(
+        &mut self,
+        now: Moment,
+        known: &Known,
+        saved: Option<&SavedHealth>,
+        clock: WallClock,
+    ) -> Option<Transition> {
+        let over = self.circuit.take_back(now, clock.to_instant(known.over_ms));
+        if over.is_some() {
+            self.consecutive = 0;
+        }
+        let rests = saved.and_then(|saved| {
+            let transition = self.circuit.merge(&saved.circuit, clock, now.order)?;
+            self.goes_on(saved, clock, ELSEWHERE);
+            Some(transition)
+        });
+        self.published.heard(known, self.circuit.resting().is_some(), clock);
+        rests.or(over)
+    }
+
+    /// It cools as it did in another process.
+    fn goes_on(&mut self, saved: &SavedHealth, clock: WallClock, message: &str) {
         (self.consecutive, self.yields) = (saved.consecutive, saved.yields);
         self.last_error = saved.last_error.map(|error| LastError {
             reason: error.reason,
-            message: BEFORE_START.into(),
+            message: message.into(),
             at: clock.to_instant(error.at_ms).min(clock.at()),
         });
-        self.cooling()
     }
 
     /// As if nothing had ever happened; what is under way decides nothing.

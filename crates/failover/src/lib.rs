@@ -161,6 +161,8 @@ mod route;
 mod saved;
 mod select;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
 mod snapshot;
 mod verdict;
 

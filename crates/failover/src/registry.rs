@@ -1,8 +1,9 @@
 //! The health of every target, shared by all services of a layer.
 
 use std::{
+    fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_core::{
     Keep, Keyed, KeyedPolicy, Permit, PermitKind, Reason, Scope, Target, Witness,
     circuit::{Moment, Restored},
+    shared::News,
     time::WallClock,
 };
 use tokio::{sync::watch, time::Instant};
@@ -33,6 +35,22 @@ pub(crate) struct HealthRegistry {
     records: Keyed<Target, Record>,
     epoch: Instant,
     watch: watch::Sender<FailoverSnapshot>,
+    pub(crate) observer: RecordObserver,
+}
+
+/// Other processes, when what is known here is shared with them.
+pub(crate) type RecordObserver = Arc<OnceLock<Box<dyn ObserveRecords>>>;
+
+/// Sees each change of what is known of a target.
+pub(crate) trait ObserveRecords: fmt::Debug + Send + Sync {
+    /// What of a change is news to others. Called under its lock.
+    fn news(&self, key: &Target, health: &mut Health) -> Option<News>;
+
+    /// Lets them know.
+    fn publish(&self, key: &Target, news: News);
+
+    /// Whether a call may see whether it is back, as far as others know.
+    fn may_probe(&self, key: &Target, now: Instant) -> bool;
 }
 
 /// The health of one key.
@@ -54,13 +72,14 @@ pub(crate) struct Record {
     answers: AtomicU32,
     load: Load,
     epoch: Instant,
+    observer: RecordObserver,
 }
 
 /// A record that cools.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cooling {
     pub(crate) cooldown: Cooldown,
-    /// A call is under way that sees whether it is well again.
+    /// A call is under way that sees whether it is well again, here or in another process.
     pub(crate) probing: bool,
     /// Other models of the provider may stand in.
     pub(crate) yields: bool,
@@ -87,6 +106,7 @@ impl HealthRegistry {
             records: Keyed::new(KeyedPolicy::default()),
             epoch: Instant::now(),
             watch: watch::Sender::new(FailoverSnapshot::default()),
+            observer: RecordObserver::default(),
         }
     }
 
@@ -95,7 +115,7 @@ impl HealthRegistry {
         *self.policy.write() = policy.clone();
         // A record that is made meanwhile is either here already or goes by the new one.
         let now = Instant::now();
-        for (_, record) in self.records.entries() {
+        for record in self.all() {
             record.health.lock().set_policy(policy, now);
         }
         self.publish();
@@ -116,6 +136,7 @@ impl HealthRegistry {
             answers: AtomicU32::new(0),
             load: Load::default(),
             epoch: self.epoch,
+            observer: self.observer.clone(),
         })
     }
 
@@ -145,7 +166,7 @@ impl HealthRegistry {
     }
 
     pub(crate) fn reset_all(&self) {
-        for (_, record) in self.records.entries() {
+        for record in self.all() {
             self.clear(&record);
         }
         self.publish();
@@ -154,6 +175,11 @@ impl HealthRegistry {
     fn clear(&self, record: &Record) {
         record.success.store(0, Ordering::Relaxed);
         record.change(Instant::now(), |health, now| health.reset(now));
+    }
+
+    /// All records, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Record>> {
+        self.records.entries().into_iter().map(|(_, record)| record)
     }
 
     /// Drops the records that `keep` does not want. Calls under way keep theirs and change nothing
@@ -167,10 +193,8 @@ impl HealthRegistry {
         let now = Instant::now();
         let policy = self.policy.read().clone();
         let targets = self
-            .records
-            .entries()
-            .into_iter()
-            .map(|(_, record)| {
+            .all()
+            .map(|record| {
                 let health = record.health.lock();
                 TargetHealth {
                     status: health.status(&policy),
@@ -192,8 +216,7 @@ impl HealthRegistry {
 
     pub(crate) fn save(&self) -> Vec<SavedHealth> {
         let clock = WallClock::now();
-        let records = self.records.entries().into_iter();
-        records.filter_map(|(_, record)| record.health.lock().save(&record.key, clock)).collect()
+        self.all().filter_map(|record| record.health.lock().save(&record.key, clock)).collect()
     }
 
     /// Goes on with the cooldowns of `saved` whose target is `known`.
@@ -314,8 +337,14 @@ impl Record {
             return None;
         }
         let health = self.health.lock();
-        let (cooldown, probing) = (health.cooling_for(witness, now)?, health.probing(now));
-        Some(Cooling { cooldown, probing, yields: health.yields })
+        let cooldown = health.cooling_for(witness, now)?;
+        let (probing, yields) = (health.probing(now), health.yields);
+        drop(health);
+        let elsewhere = || {
+            let observer = self.observer.get().filter(|_| cooldown.probe_from <= now);
+            observer.is_some_and(|observer| !observer.may_probe(&self.key, now))
+        };
+        Some(Cooling { cooldown, probing: probing || elsewhere(), yields })
     }
 
     /// Its message when it refused for this reason, while it rests for that.
@@ -403,6 +432,12 @@ impl Record {
         health.note_success(self.succeeded.load(Ordering::Relaxed), self.last_success());
         let out = change(&mut health, Moment { at, order: self.calls.load(Ordering::Relaxed) });
         self.is_degraded.store(health.is_degraded(at), Ordering::Relaxed);
+        if let Some(observer) = self.observer.get()
+            && let Some(news) = observer.news(&self.key, &mut health)
+        {
+            drop(health);
+            observer.publish(&self.key, news);
+        }
         out
     }
 }

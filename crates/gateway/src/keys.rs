@@ -207,6 +207,11 @@ pub fn resolve(reference: &str) -> Result<Secret, String> {
     Ok(Secret::new(secret))
 }
 
+/// Whether `text` says where something is kept, and is not that itself.
+pub(crate) fn is_reference(text: &str) -> bool {
+    text.starts_with("env:") || text.starts_with("file:")
+}
+
 /// # Errors
 ///
 /// When `secret` is too short to be kept out of what leaves the gateway: how long it is.

@@ -9,6 +9,7 @@ mod authority;
 pub mod cli;
 pub mod config;
 mod escape;
+mod fleet;
 pub mod keys;
 mod logs;
 pub mod metrics;

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+#[cfg(feature = "shared")]
+use steadfast_core::shared::SharedState;
 use steadfast_core::{DegradedProviders, Failure, Outcome};
 use tokio::{sync::watch, time::Instant};
 
@@ -117,6 +119,33 @@ impl HealthHandle {
             };
             monitor.ended(now, &call, outcome, false)
         });
+    }
+
+    /// Shares with other processes which providers are degraded: when calls of several agents have failed in one of
+    /// them, all know, and when it has recovered, too. Once for a layer, from inside a tokio runtime; whether this was
+    /// the first time. What an operator forces holds in its process. See [`shared`](steadfast_core::shared).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share(&self, state: Arc<dyn SharedState>) -> bool {
+        self.share_named(state, |provider| Some(provider.to_owned()))
+    }
+
+    /// The same, where each provider has the `name` there that it has in all processes in which it is the same. One
+    /// without a name is not shared.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share_named(
+        &self,
+        state: Arc<dyn SharedState>,
+        name: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> bool {
+        crate::shared::share(&self.state, state, name)
     }
 
     /// The policy in force.

@@ -111,6 +111,8 @@ mod layer;
 mod monitor;
 mod policy;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
 mod state;
 
 pub use self::{

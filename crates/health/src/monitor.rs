@@ -120,6 +120,8 @@ pub enum HealthCause {
     Successes,
     /// An operator wanted it so.
     Manual,
+    /// Another process has found it so.
+    Shared,
 }
 
 impl HealthCause {
@@ -130,6 +132,7 @@ impl HealthCause {
             Self::Consecutive => "consecutive",
             Self::Successes => "successes",
             Self::Manual => "manual",
+            Self::Shared => "shared",
         }
     }
 }
@@ -266,6 +269,27 @@ impl HealthMonitor {
             self.enter(status, now);
             transition
         })
+    }
+
+    /// Another process has found that the provider is so, the last time because of `reason`. A status that an operator
+    /// has set stays.
+    pub fn hear(
+        &mut self,
+        status: HealthStatus,
+        reason: Option<Reason>,
+        now: Instant,
+    ) -> Option<HealthTransition> {
+        (self.status != status && !self.forced).then(|| {
+            self.last_failure = reason.or(self.last_failure);
+            let transition = self.transition(status, HealthCause::Shared, now, 0);
+            self.enter(status, now);
+            transition
+        })
+    }
+
+    /// Since when it is as it is.
+    pub const fn since(&self) -> Instant {
+        self.since
     }
 
     /// Healthy, with nothing counted. Calls under way decide nothing.

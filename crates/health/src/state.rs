@@ -25,6 +25,9 @@ pub(crate) struct HealthState {
     providers: Keyed<Box<str>, Provider>,
     pub(crate) degraded: DegradedProviders,
     watch: watch::Sender<HealthSnapshot>,
+    /// Other processes, when what is known here is shared with them.
+    #[cfg(feature = "shared")]
+    pub(crate) fleet: std::sync::OnceLock<crate::shared::Fleet>,
     /// This, for the providers.
     own: Weak<Self>,
 }
@@ -49,6 +52,8 @@ impl HealthState {
             providers: Keyed::new(policy.providers),
             degraded: DegradedProviders::default(),
             watch: watch::Sender::new(HealthSnapshot::default()),
+            #[cfg(feature = "shared")]
+            fleet: std::sync::OnceLock::new(),
             own: own.clone(),
         })
     }
@@ -125,6 +130,16 @@ impl HealthState {
 }
 
 impl Provider {
+    #[cfg(feature = "shared")]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[cfg(feature = "shared")]
+    fn is_forced(&self) -> bool {
+        self.observed.lock().monitor.is_forced()
+    }
+
     pub(crate) fn snapshot(&self, now: Instant) -> ProviderSnapshot {
         self.observed.lock().monitor.snapshot(&self.name, now)
     }
@@ -140,6 +155,10 @@ impl Provider {
         event::changed(&self.name, &transition, log);
         if let Some(state) = self.state.upgrade() {
             state.publish();
+            #[cfg(feature = "shared")]
+            if let Some(fleet) = state.fleet.get() {
+                fleet.publish(&self.name, &transition, self.is_forced());
+            }
         }
         true
     }

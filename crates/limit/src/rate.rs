@@ -11,6 +11,8 @@ mod policy;
 mod queue;
 mod quota;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
 mod state;
 
 pub use self::{

@@ -58,6 +58,17 @@ impl World {
 
 /// `callers` of each tenant ask, one call after the other, for two minutes.
 async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize], max_output: u64) -> World {
+    run_nodes(&[RateLimitLayer::default()], dialect, limits, callers, max_output).await
+}
+
+/// The same through these layers in turn, as of several processes.
+async fn run_nodes(
+    layers: &[RateLimitLayer],
+    dialect: Dialect,
+    limits: KeyLimits,
+    callers: &[usize],
+    max_output: u64,
+) -> World {
     let journal = Journal::keeping(100_000);
     let words = "word ".repeat(40);
     let sim = SimProvider::builder(dialect)
@@ -74,15 +85,14 @@ async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize], max_output:
     let provider =
         Provider::new("sim", dialect).with_credential(Credential::new("main", "sk-anything"));
     let client = LlmClient::with_service(Providers::new([provider]).unwrap(), sim);
-    let layer = RateLimitLayer::default();
-    let handle = layer.handle();
-    let service = layer.layer(ClassifyLayer::default().layer(client));
+    let classified = ClassifyLayer::default().layer(client);
+    let services: Vec<_> = layers.iter().map(|layer| layer.layer(classified.clone())).collect();
     let end = Instant::now() + RUN;
     let mut tasks = tokio::task::JoinSet::new();
     let counts: Vec<Arc<Counts>> = callers.iter().map(|_| Arc::default()).collect();
     for (tenant, (count, counts)) in callers.iter().zip(&counts).enumerate() {
         for caller in 0..*count {
-            let (service, counts) = (service.clone(), counts.clone());
+            let (service, counts) = (services[caller % services.len()].clone(), counts.clone());
             tasks.spawn(async move {
                 let mut number = 0;
                 while Instant::now() < end {
@@ -115,7 +125,7 @@ async fn run(dialect: Dialect, limits: KeyLimits, callers: &[usize], max_output:
     tasks.join_all().await;
     World {
         journal,
-        handle,
+        handle: layers[0].handle(),
         by_tenant: counts.iter().map(|one| one.answered.load(Ordering::Relaxed)).collect(),
         failed: counts.iter().map(|one| one.failed.load(Ordering::Relaxed)).sum(),
     }
@@ -189,4 +199,32 @@ async fn two_tenants_get_the_same_whatever_they_ask() {
     println!("{greedy} and {modest}, {} failed", world.failed);
     assert!(modest as f64 >= greedy as f64 * 0.8, "{greedy} and {modest}");
     assert_eq!(world.failed, 0);
+}
+
+/// Each of them alone would use all of it.
+#[cfg(feature = "shared")]
+#[tokio::test(start_paused = true)]
+async fn four_nodes_keep_to_one_limit_together_and_use_it() {
+    use steadfast_core::shared::EmbeddedStore;
+    for limits in [
+        KeyLimits { requests: Some(150), tokens: None },
+        KeyLimits { requests: Some(1_000), tokens: Some(30_000) },
+    ] {
+        let store = EmbeddedStore::new();
+        let layers: Vec<_> = (0..4)
+            .map(|node| {
+                let layer = RateLimitLayer::default();
+                assert!(layer.handle().share(Arc::new(store.join(&format!("node {node}")))));
+                layer
+            })
+            .collect();
+        let world = run_nodes(&layers, Dialect::OpenAi, limits, &[64], 400).await;
+        let used = match limits.tokens {
+            Some(tokens) => world.tokens() as f64 / most(tokens),
+            None => world.answered() as f64 / most(150),
+        };
+        println!("{:.2} % refused, {:.1} % used", world.refused() * 100.0, used * 100.0);
+        assert!(world.refused() < 0.005, "{} refused", world.refused());
+        assert!(used >= 0.95, "{used} used");
+    }
 }

@@ -122,6 +122,8 @@
 
 #[cfg(feature = "stack")]
 mod embed_stack;
+#[cfg(all(feature = "stack", feature = "shared"))]
+mod fleet;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "stack")]
@@ -159,6 +161,8 @@ pub use steadfast_limit as limit;
 pub use steadfast_otel as otel;
 #[cfg(feature = "recover")]
 pub use steadfast_recover as recover;
+#[cfg(feature = "redis")]
+pub use steadfast_redis as redis;
 #[cfg(feature = "retry")]
 pub use steadfast_retry as retry;
 #[cfg(feature = "session")]

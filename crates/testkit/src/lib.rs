@@ -109,6 +109,10 @@
 //! let _ = Contract::new(Plain, || layer_fn(|inner| NotSend(inner, Rc::new(()))));
 //! ```
 //!
+//! # Stores
+//!
+//! What every [`SharedState`](steadfast_core::shared::SharedState) promises is in [`shared_state`].
+//!
 //! # For tests of your own
 //!
 //! [`Probe`] with [`Action`] is a scripted inner service, [`TestTask`] polls by hand with a new
@@ -129,6 +133,7 @@ mod exchange;
 mod harness;
 mod probe;
 mod request;
+pub mod shared_state;
 mod task;
 mod violation;
 

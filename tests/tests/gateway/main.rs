@@ -14,6 +14,7 @@ mod edges;
 mod embeddings;
 mod escalation;
 mod exact;
+mod fleet;
 mod health;
 mod keys;
 mod life;

@@ -26,6 +26,8 @@ mod history;
 mod message;
 mod models;
 mod scheme;
+#[cfg(feature = "shared")]
+mod shared;
 mod target;
 
 use std::collections::HashMap;
@@ -33,6 +35,8 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Message};
 
+#[cfg(feature = "shared")]
+pub(crate) use self::shared::share;
 pub use self::{
     calibration::Calibration,
     history::CountedHistory,

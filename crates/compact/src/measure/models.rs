@@ -99,6 +99,9 @@ pub struct Models {
     refused: RwLock<HashMap<RefusedBy, Vec<LearnedRefusal>>>,
     /// Moves on when something is learned or forgotten.
     epoch: AtomicU64,
+    /// Other processes, when what is learned here is shared with them.
+    #[cfg(feature = "shared")]
+    pub(super) fleet: std::sync::OnceLock<super::shared::Fleet>,
 }
 
 impl Models {
@@ -138,25 +141,47 @@ impl Models {
         if window < LEAST {
             return;
         }
+        let until = later(Instant::now(), LEARNED_FOR);
+        let is_news = self.learn_until(model, LearnedWindow { window, until });
+        #[cfg(feature = "shared")]
+        if let Some(fleet) = self.fleet.get().filter(|_| is_news) {
+            fleet.learned(model, window, until);
+        }
+        #[cfg(not(feature = "shared"))]
+        let _ = is_news;
+    }
+
+    /// Takes over a window for as long as that holds; whether it is not larger than what is known.
+    pub(super) fn learn_until(&self, model: &str, stated: LearnedWindow) -> bool {
         let now = Instant::now();
         let mut learned = self.learned.write();
         if learned.len() >= MAX_LEARNED {
             learned.retain(|_, known| now < known.until);
         }
         let known = learned.get(model).filter(|known| now < known.until);
-        if known.is_some_and(|known| known.window < window) {
-            return;
+        if known.is_some_and(|known| known.window < stated.window) {
+            return false;
         }
         if learned.len() < MAX_LEARNED || learned.contains_key(model) {
-            learned.insert(model.into(), LearnedWindow { window, until: later(now, LEARNED_FOR) });
+            learned.insert(model.into(), stated);
         }
         self.epoch.fetch_add(1, Ordering::Release);
+        true
     }
 
     /// Forgets what was learned of `model`, its window and the parameters that were refused, for instance once its
     /// provider has raised the limit. Returns
     /// whether there was anything.
     pub fn forget(&self, model: &str) -> bool {
+        #[cfg(feature = "shared")]
+        if let Some(fleet) = self.fleet.get() {
+            fleet.forgotten(model);
+        }
+        self.forget_here(model)
+    }
+
+    /// Forgets it in this process.
+    pub(super) fn forget_here(&self, model: &str) -> bool {
         let known = self.learned.write().remove(model);
         let now = Instant::now();
         let mut was_refused = false;

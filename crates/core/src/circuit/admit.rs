@@ -28,16 +28,29 @@ impl Circuit {
             let result = Ok(Permit::new(PermitKind::Ordinary, now.order));
             return Admission { result, transition: None, lost: 0 };
         }
-        self.admit_some(now, lone)
+        self.admit_some(now, lone, true)
     }
 
-    /// Checks whether the call is one of the few that may pass.
-    fn admit_some(&mut self, now: Moment, lone: bool) -> Admission {
+    /// The same where another process has the probe: this call is none.
+    pub fn admit_unprobed(&mut self, now: Moment, lone: bool) -> Admission {
+        if self.passes_all() { self.admit(now, lone) } else { self.admit_some(now, lone, false) }
+    }
+
+    /// Whether the next call that is admitted would be a probe.
+    pub fn is_probe_due(&self, now: Instant) -> bool {
+        self.state.is_resting()
+            && now >= self.rest.probe_from
+            && self.under_way(&self.probes, now) < self.policy.probes
+    }
+
+    /// Checks whether the call is one of the few that may pass, by a probe's permit among others.
+    fn admit_some(&mut self, now: Moment, lone: bool, probes: bool) -> Admission {
         let lost = self.give_up_lost(now.at);
         let rested = self.state == CircuitState::Open && now.at >= self.rest.probe_from;
-        let transition =
-            rested.then(|| self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at));
-        let result = if let Some(permit) = self.try_probe(now) {
+        let transition = (rested && probes)
+            .then(|| self.enter(CircuitState::HalfOpen, CircuitCause::Rested, now.at));
+        let probe = if probes { self.try_probe(now) } else { None };
+        let result = if let Some(permit) = probe {
             Ok(permit)
         } else if lone && self.lone_wait(now.at).is_some_and(|wait| wait.is_zero()) {
             self.lone.push(Pending::new(now));
@@ -53,7 +66,7 @@ impl Circuit {
     /// [`CircuitPolicy::probes`](super::CircuitPolicy::probes) are under way: for layers that select one
     /// of several circuits first.
     pub fn acquire_probe(&mut self, now: Moment) -> Option<Permit> {
-        self.admit_some(now, false).result.ok()
+        self.admit_some(now, false, true).result.ok()
     }
 
     /// Checks whether the call that began as the `now.order`th may pass where an open circuit refuses

@@ -245,6 +245,11 @@ impl Circuit {
         }
     }
 
+    /// Whether it is as an operator wants it.
+    pub fn is_forced(&self) -> bool {
+        !self.state.is_resting() && self.state != CircuitState::Closed
+    }
+
     /// Whether the last failure that opened it was of the kind that does not pass by itself.
     pub fn is_permanent(&self) -> bool {
         self.state.is_resting() && self.rest.permanent

@@ -10,6 +10,9 @@ use crate::{
     time::{WallClock, later, millis},
 };
 
+/// The unit of what is saved.
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 /// The rest of a circuit as plain data, for a file: what [`Circuit::save`] makes and [`Circuit::restore`] goes on
 /// with. Times are wall time, in milliseconds since 1970.
 ///
@@ -69,13 +72,7 @@ impl SavedCircuit {
     /// Where repetitions take turns ([`CircuitPolicy::turns`]) a circuit stays open until a call has content, however
     /// short its rests are: it is believed for [`CircuitPolicy::max_cooldown`] after its last turn.
     pub fn is_live(&self, policy: &CircuitPolicy, clock: WallClock) -> bool {
-        let believed = match policy.turns {
-            Some(_) => {
-                let last = self.until_ms.max(self.lone_ms);
-                clock.unix_ms() < last.saturating_add(millis(policy.max_cooldown))
-            }
-            None => false,
-        };
+        let believed = policy.turns.is_some() && clock.unix_ms() < self.live_until_ms(policy);
         believed || self.until(policy, clock) > clock.at()
     }
 
@@ -85,6 +82,32 @@ impl SavedCircuit {
         // A clock that was set back adds to what is left, and a file can say anything.
         let latest = later(clock.at(), whole.min(policy.longest()));
         clock.to_instant(self.until_ms).min(latest)
+    }
+
+    /// Until when [it is believed](Self::is_live), in milliseconds since 1970.
+    pub fn live_until_ms(&self, policy: &CircuitPolicy) -> u64 {
+        match policy.turns {
+            Some(_) => self.until_ms.max(self.lone_ms).saturating_add(millis(policy.max_cooldown)),
+            None => self.until_ms,
+        }
+    }
+
+    fn rest(&self, policy: &CircuitPolicy, clock: WallClock) -> Rest {
+        let now = clock.at();
+        let since = clock.to_instant(self.since_ms).min(now);
+        let until = self.until(policy, clock).max(since);
+        Rest {
+            since,
+            until,
+            probe_from: clock.to_instant(self.probe_from_ms).clamp(since, until),
+            hinted: self.hinted,
+            unprobed: self.unprobed,
+            permanent: self.permanent,
+            refuses: self.refuses,
+            successes: self.successes,
+            streak: self.lone_successes,
+            last_lone: clock.to_instant(self.lone_ms).min(now),
+        }
     }
 }
 
@@ -126,27 +149,57 @@ impl Circuit {
         if self.state != CircuitState::Closed || !saved.is_live(&self.policy, clock) {
             return None;
         }
+        Some(self.go_on(saved, clock, order, CircuitCause::Restored))
+    }
+
+    /// Rests as another process has found, where that is longer than what is known here; so it is the same in whatever
+    /// order processes hear of each other. What is forced is left alone. The transition, when it was closed.
+    pub fn merge(
+        &mut self,
+        saved: &SavedCircuit,
+        clock: WallClock,
+        order: u64,
+    ) -> Option<Transition> {
+        if !saved.is_live(&self.policy, clock) {
+            return None;
+        }
+        if self.state == CircuitState::Closed {
+            return Some(self.go_on(saved, clock, order, CircuitCause::Shared));
+        }
+        // Its own is in whole milliseconds, too, when it comes back.
+        let longer = saved.until(&self.policy, clock) > later(self.rest.until, MILLISECOND);
+        if self.state.is_resting() && longer {
+            let last_lone = self.rest.last_lone;
+            self.rest = Rest { last_lone, ..saved.rest(&self.policy, clock) };
+            self.last_reason = saved.reason;
+            self.failed_probes = self.failed_probes.max(saved.failed_probes);
+        }
+        None
+    }
+
+    /// Another process has found at `over` that what had begun by then is over: it closes, where it rests since
+    /// before. What is forced is left alone.
+    pub fn take_back(&mut self, now: Moment, over: Instant) -> Option<Transition> {
+        let was_over = self.state.is_resting() && self.rest.since <= over;
+        was_over.then(|| self.close(now, CircuitCause::Shared))
+    }
+
+    /// Rests as it is saved; it was closed.
+    fn go_on(
+        &mut self,
+        saved: &SavedCircuit,
+        clock: WallClock,
+        order: u64,
+        cause: CircuitCause,
+    ) -> Transition {
         let now = clock.at();
-        let since = clock.to_instant(saved.since_ms).min(now);
-        let until = saved.until(&self.policy, clock).max(since);
-        self.rest = Rest {
-            since,
-            until,
-            probe_from: clock.to_instant(saved.probe_from_ms).clamp(since, until),
-            hinted: saved.hinted,
-            unprobed: saved.unprobed,
-            permanent: saved.permanent,
-            refuses: saved.refuses,
-            successes: saved.successes,
-            streak: saved.lone_successes,
-            last_lone: clock.to_instant(saved.lone_ms).min(now),
-        };
+        self.rest = saved.rest(&self.policy, clock);
         self.last_reason = saved.reason;
         self.failed_probes = saved.failed_probes;
         self.row = Row::failing(order, saved.row);
         self.new_generation(Moment { at: now, order });
         let state = if saved.half_open { CircuitState::HalfOpen } else { CircuitState::Open };
-        Some(self.enter(state, CircuitCause::Restored, now))
+        self.enter(state, cause, now)
     }
 }
 

@@ -71,6 +71,8 @@ pub enum CircuitCause {
     Manual,
     /// It rested when the process before this one ended.
     Restored,
+    /// Another process has found it so.
+    Shared,
 }
 
 impl CircuitCause {
@@ -86,6 +88,7 @@ impl CircuitCause {
             CircuitCause::ProbeFailed => "probe_failed",
             CircuitCause::Manual => "manual",
             CircuitCause::Restored => "restored",
+            CircuitCause::Shared => "shared",
         }
     }
 }

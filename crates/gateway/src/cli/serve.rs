@@ -7,6 +7,7 @@ use tokio::{net::TcpListener, sync::oneshot};
 use super::{Exit, ServeArgs, print};
 use crate::{
     config::Config,
+    fleet,
     server::{App, StateFile, serve},
     stack::Gateway,
 };
@@ -27,6 +28,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Exit> {
             .await
             .map_err(|error| Exit::failed(format_args!("can not listen on {listen}: {error}")))?;
         let at = listener.local_addr().unwrap_or(listen);
+        if let Some(state) = fleet::connect(&config, &source)? {
+            app.share(state, at.to_string());
+        }
         // Before anybody learns that it runs: until then the signal ends it.
         reload_on_hangup(app.clone());
         // And before anything is accepted.
@@ -75,6 +79,9 @@ fn banner(at: SocketAddr, app: &App) -> String {
         let name = if gateway.routes().len() == 1 { "chain" } else { route.name() };
         let chain: Vec<_> = route.chain().iter().map(ToString::to_string).collect();
         text.push_str(&format!("\n  {name:<14}  {}", chain.join(" -> ")));
+    }
+    if let Some(shared) = app.fleet().destination() {
+        text.push_str(&format!("\n  Shared state    {shared}"));
     }
     for sent in app.traces().destinations() {
         text.push_str(&format!("\n  OpenTelemetry   {sent}"));

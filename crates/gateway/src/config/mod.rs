@@ -29,7 +29,7 @@ pub use self::{
     schema::{
         Auth, ChainsConfig, CompactionConfig, Config, EscalationConfig, FailoverConfig, LogConfig,
         ObserveConfig, OtelConfig, ProviderConfig, ProviderKind, RecoveryConfig, ResponsesConfig,
-        RetryConfig, RuleConfig, ServerConfig, SummariserConfig, Switch, TenantConfig,
+        RetryConfig, RuleConfig, ServerConfig, StateConfig, SummariserConfig, Switch, TenantConfig,
         TimeoutConfig,
     },
     source::Source,

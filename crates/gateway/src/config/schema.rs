@@ -77,6 +77,8 @@ pub struct Config {
     /// What is remembered of responses that callers of OpenAI's Responses API may name in their next request, so that
     /// a conversation can go on at another provider than the one that keeps it: [gateway.md](#state).
     pub responses: ResponsesConfig,
+    /// What several gateways know together: [fleet.md](fleet.md).
+    pub state: StateConfig,
     /// What operators can see of single requests: [observe.md](observe.md).
     pub observe: ObserveConfig,
     /// Traces and metrics by OpenTelemetry: [observe.md](observe.md#opentelemetry).
@@ -474,6 +476,30 @@ impl ResponsesConfig {
     /// How much may be remembered, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory_mib.saturating_mul(1024 * 1024)
+    }
+}
+
+/// `[state]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct StateConfig {
+    /// The Valkey or Redis (7.0 and newer) by which gateways share what they know, such as `redis://host:6379`, `rediss://` for
+    /// TLS, `redis-sentinel://host:26379,host:26379/NAME` or `redis-cluster://host:6379`; `env:NAME` or `file:PATH` where there is a
+    /// password in it. Without one this gateway knows what it has seen itself. No call waits for it, and while it is away each
+    /// gateway goes on by itself.
+    pub url: Option<String>,
+    /// The file with the certificates, in PEM, by one of which that of the store is signed. By default those that browsers know.
+    pub ca: Option<PathBuf>,
+    /// What the names of all its keys begin with.
+    pub prefix: String,
+    /// Which gateways belong together. One whose `prefix` is another fleet's shares nothing, and says so.
+    pub fleet: String,
+}
+
+impl Default for StateConfig {
+    fn default() -> Self {
+        Self { url: None, ca: None, prefix: "steadfast".to_owned(), fleet: "default".to_owned() }
     }
 }
 

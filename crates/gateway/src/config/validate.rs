@@ -9,7 +9,7 @@ use steadfast_core::{Failover, Reason};
 
 use super::{
     Auth, CloudCredential, Config, ConfigError, ConfigErrors, Link, OtelConfig, Source,
-    SpendLimitConfig, SummariserConfig, TenantConfig,
+    SpendLimitConfig, StateConfig, SummariserConfig, TenantConfig,
 };
 use crate::{admission::LEAST_MIB, keys::long_enough, secrets::credential, stack::is_address};
 
@@ -55,6 +55,7 @@ impl Config {
         check.summariser(self);
         check.escalation(self);
         check.otel(self);
+        check.state(self);
         check.spend(self);
         check.policies(self);
         check.recovery(self);
@@ -285,6 +286,31 @@ impl Check<'_> {
         );
     }
 
+    fn state(&mut self, config: &Config) {
+        let StateConfig { url, prefix, fleet, .. } = &config.state;
+        for (key, name) in [("state.prefix", prefix), ("state.fleet", fleet)] {
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+            self.require(
+                (1..=64).contains(&name.len()) && name.bytes().all(is_name),
+                key,
+                "must be 1 to 64 letters, digits and any of - _ . :",
+            );
+        }
+        if let Some(url) = url.as_deref().filter(|url| !crate::keys::is_reference(url)) {
+            self.require(
+                !url.contains('@'),
+                "state.url",
+                "a password does not stand in the file; write `env:NAME` or `file:PATH` of the whole address",
+            );
+            let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+            self.require(
+                scheme == "unix" || ["redis", "valkey"].iter().any(|name| scheme.starts_with(name)),
+                "state.url",
+                "write an address such as redis://localhost:6379, or rediss:// for TLS",
+            );
+        }
+    }
+
     fn otel(&mut self, config: &Config) {
         let OtelConfig { endpoint, protocol, .. } = &config.otel;
         self.require(
@@ -495,6 +521,31 @@ mod tests {
             ("endpoint='localhost:4317'", "otel.endpoint: write an address"),
             ("endpoint='http://me:secret@host'", "otel.endpoint: write an address"),
             ("protocol='http/json'", "otel.protocol: there are grpc"),
+        ] {
+            let errors = with(lines);
+            assert!(errors.len() == 1 && errors[0].contains(part), "{errors:?}");
+            assert!(!errors[0].contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_store_has_an_address_without_a_password_and_plain_names() {
+        let with = |lines: &str| errors(&format!("[server]\nauth='none'\n[state]\n{lines}"));
+        for url in [
+            "redis://localhost",
+            "rediss://a:1",
+            "valkey://b",
+            "redis-cluster://c:1,d:2",
+            "env:URL",
+        ] {
+            assert_eq!(with(&format!("url='{url}'\nprefix='a-b.c'")), [""; 0]);
+        }
+        for (lines, part) in [
+            ("url='localhost:6379'", "state.url: write an address such as redis://"),
+            ("url='http://localhost'", "state.url: write an address such as redis://"),
+            ("url='redis://me:secret@host'", "state.url: a password does not stand in the file"),
+            ("prefix='a{b}'", "state.prefix: must be 1 to 64 letters"),
+            ("fleet=''", "state.fleet: must be 1 to 64 letters"),
         ] {
             let errors = with(lines);
             assert!(errors.len() == 1 && errors[0].contains(part), "{errors:?}");

@@ -8,6 +8,7 @@ use axum::{
 };
 use std::sync::atomic::Ordering;
 
+use serde_json::Value;
 use steadfast::guard::TaskId;
 
 use super::{
@@ -48,7 +49,11 @@ pub(super) async fn metrics(State(app): State<App>, asked: Parts) -> Response {
     }
     let with_accounts = admin(&app, &asked).is_ok();
     let own = app.gateway().gauges(with_accounts);
-    let text = app.metrics().render() + &app.traces().counters() + &app.admission().gauges() + &own;
+    let text = app.metrics().render()
+        + &app.traces().counters()
+        + &app.admission().gauges()
+        + &app.fleet().gauges()
+        + &own;
     let text = app.outgoing(&asked.headers, &asked.uri).mask.text(text);
     if metrics::is_preferred(&asked.headers) {
         let messages = metrics::encode(&text, &app.metrics().natives());
@@ -62,20 +67,23 @@ pub(super) async fn status(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = admin(&app, &asked) {
         return refused;
     }
-    let status = dashboard::status(&app);
-    let text = status.to_string();
-    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
-    reply::ok("application/json", Body::from(text))
+    shown_to(&app, &asked, &dashboard::status(&app))
 }
 
 /// `GET /admin/spend`: what each tenant and each key has spent, where there are caps or `spend_limit.record` is set.
 pub(super) async fn spend(State(app): State<App>, asked: Parts) -> Response {
-    if let Err(refused) = admin(&app, &asked) {
-        return refused;
+    match admin(&app, &asked) {
+        Ok(()) => shown_to(&app, &asked, &app.gateway().spend()),
+        Err(refused) => refused,
     }
-    let text = app.gateway().spend().to_string();
-    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
-    reply::ok("application/json", Body::from(text))
+}
+
+/// `GET /admin/fleet`: the gateways that share what they know, the store by which they do, and what each has found.
+pub(super) async fn fleet(State(app): State<App>, asked: Parts) -> Response {
+    match admin(&app, &asked) {
+        Ok(()) => shown_to(&app, &asked, &app.fleet().json()),
+        Err(refused) => refused,
+    }
 }
 
 /// `POST /admin/reload`: the file is read again; 400 with what is wrong with it, when something is.
@@ -153,4 +161,11 @@ pub(super) fn admin(app: &App, asked: &Parts) -> Result<(), Response> {
         return Ok(());
     }
     Err((StatusCode::UNAUTHORIZED, "the admin key is missing or unknown\n").into_response())
+}
+
+/// What an operator asked for, without secrets.
+pub(super) fn shown_to(app: &App, asked: &Parts, shown: &Value) -> Response {
+    let text = shown.to_string();
+    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
+    reply::ok("application/json", Body::from(text))
 }

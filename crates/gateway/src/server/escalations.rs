@@ -1,7 +1,7 @@
 //! For operators: the requests that are held, and what is to be done with them.
 
 use axum::{
-    body::{Body, to_bytes},
+    body::to_bytes,
     extract::{Path, Request, State},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
@@ -14,7 +14,11 @@ use steadfast::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{App, admin::admin, dashboard::operated, reply};
+use super::{
+    App,
+    admin::{admin, shown_to},
+    dashboard::operated,
+};
 use crate::{escape, stack::shown};
 
 /// The largest decision: the longest answer by hand, with every byte of it escaped.
@@ -67,9 +71,7 @@ pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
     }
     let (now, held) = (Instant::now(), app.gateway().handles().escalation.held());
     let all: Vec<_> = held.iter().map(|held| shown(held, now)).collect();
-    let text = json!({ "escalations": all }).to_string();
-    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
-    reply::ok("application/json", Body::from(text))
+    shown_to(&app, &asked, &json!({ "escalations": all }))
 }
 
 /// `POST /admin/escalations/{id}`: decides about one. 404 for an id that never was, 409 when the request is

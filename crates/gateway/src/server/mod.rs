@@ -51,7 +51,7 @@ use axum::{
 use http::{HeaderMap, Uri, header, request::Parts};
 use parking_lot::{Mutex, RwLock};
 use steadfast_client::{Secret, dialect::EmbedRoute};
-use steadfast_core::{Dialect, Failure, Reason};
+use steadfast_core::{Dialect, Failure, Reason, shared::SharedState};
 
 pub(crate) use self::{chat::query, saved::usable as usable_state_file};
 pub use self::{
@@ -70,6 +70,7 @@ use self::{
 use crate::{
     admission::{Admission, Limit, Limits},
     config::{Config, ConfigErrors, Source},
+    fleet::Fleet,
     keys::KeyRing,
     metrics::Metrics,
     responses::ResponseMemory,
@@ -93,6 +94,7 @@ struct Inner {
     responses: Arc<ResponseMemory>,
     stories: Arc<Stories>,
     traces: Traces,
+    fleet: Fleet,
     /// What sockets hold of messages that are no requests yet.
     socket_bytes: Arc<AtomicU64>,
     draining: AtomicBool,
@@ -179,6 +181,7 @@ impl App {
             responses: Arc::new(ResponseMemory::new(config.responses)),
             stories: Arc::new(Stories::new(&config.observe)),
             traces: Traces::default(),
+            fleet: Fleet::default(),
             socket_bytes: Arc::default(),
             draining: AtomicBool::new(false),
             sessions: Sessions::new(),
@@ -219,6 +222,22 @@ impl App {
     /// Where traces go.
     pub(crate) fn traces(&self) -> &Traces {
         &self.0.traces
+    }
+
+    /// The other gateways.
+    pub(crate) fn fleet(&self) -> &Fleet {
+        &self.0.fleet
+    }
+
+    /// Shares by `state` from now on what is known of targets, where nothing is shared yet; others see that this
+    /// gateway is at `address`. From inside a tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn share(&self, state: Arc<dyn SharedState>, address: impl Into<String>) {
+        let setup = self.setup();
+        self.fleet().join(state, &setup.gateway, setup.source.as_str(), address.into());
     }
 
     /// Traces requests by `telemetry` from now on, where nothing does so yet.
@@ -292,6 +311,7 @@ impl App {
             .route("/metrics", get(admin::metrics))
             .route("/admin/status", get(admin::status))
             .route("/admin/spend", get(admin::spend))
+            .route("/admin/fleet", get(admin::fleet))
             .route("/admin/requests", get(stories::list))
             .route("/admin/timeline", get(stories::timeline))
             .route("/admin/requests/{id}", get(stories::one))

@@ -14,7 +14,7 @@ use crate::{
 /// Keys that are read once, at the start.
 type Fixed = (&'static str, fn(&Config) -> String);
 
-const FIXED: [Fixed; 10] = [
+const FIXED: [Fixed; 11] = [
     ("log.libraries", |config| config.log.libraries.to_string()),
     ("otel.endpoint", |config| format!("{:?}", config.otel.endpoint)),
     ("otel.protocol", |config| format!("{:?}", config.otel.protocol)),
@@ -27,6 +27,7 @@ const FIXED: [Fixed; 10] = [
     ("server.max_connections", |config| config.server.max_connections.to_string()),
     ("server.shutdown_s", |config| config.server.shutdown.as_secs().to_string()),
     ("server.state_file", |config| format!("{:?}", config.server.state_file)),
+    ("state", |config| format!("{:?}", config.state)),
 ];
 
 /// What a reload has done.
@@ -135,6 +136,7 @@ impl App {
         self.responses().set_policy(config.responses);
         self.stories().set_policy(&config.observe);
         self.traces().set_servers(&setup.gateway);
+        self.fleet().renew(&setup.gateway, setup.source.as_str());
         *self.0.setup.write() = Arc::new(setup);
         Ok(Reloaded { need_restart })
     }

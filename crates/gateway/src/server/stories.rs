@@ -1,15 +1,18 @@
 //! What became of requests, for operators.
 
 use axum::{
-    body::Body,
     extract::{Path, State},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{App, admin::admin, chat::query, reply};
-use crate::{escape, stories::StoryQuery};
+use super::{
+    App,
+    admin::{admin, shown_to},
+    chat::query,
+};
+use crate::stories::StoryQuery;
 
 /// `GET /admin/requests`: those under way, then those that are over, newest first.
 pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
@@ -57,10 +60,4 @@ pub(super) async fn timeline(State(app): State<App>, asked: Parts) -> Response {
         Ok(timeline) => shown_to(&app, &asked, &timeline),
         Err(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
     }
-}
-
-fn shown_to(app: &App, asked: &Parts, shown: &Value) -> Response {
-    let text = shown.to_string();
-    let text = app.outgoing(&asked.headers, &asked.uri).mask.text(escape::json(&text).into_owned());
-    reply::ok("application/json", Body::from(text))
 }

@@ -86,6 +86,21 @@ impl Identities {
 }
 
 impl IdentityTags {
+    /// What `target` is called where other gateways have to see whether it is the same there: with the marks of its
+    /// service, and of its key. `None` for one that is not configured. Providers of a program's own have no marks: there their
+    /// names say all.
+    pub(super) fn name(&self, target: &Target) -> Option<String> {
+        if self.0.is_empty() {
+            return Some(target.to_string());
+        }
+        let tags = self.0.get(target.provider())?;
+        let key = match target.credential() {
+            Some(name) => tags.credentials.get(name)?.as_str(),
+            None => "",
+        };
+        Some(format!("{target} @{}{key}", tags.service))
+    }
+
     /// Whether what was known of `target` under `before` holds: provider and key are configured, and the same.
     pub(super) fn holds(&self, before: &Self, target: &Target) -> bool {
         let of = |tags: &Self| {

@@ -13,6 +13,7 @@ mod models;
 mod report;
 mod route;
 mod saved;
+mod shared;
 mod simulated;
 mod status;
 mod stored;
@@ -29,6 +30,7 @@ pub(crate) use self::attention::{Attention, Severity};
 pub(crate) use self::count::{Counted, Counting, Lesson};
 pub(crate) use self::escalation::{is_address, shown};
 pub(crate) use self::saved::RestoredState;
+pub(crate) use self::shared::SharedNames;
 pub(crate) use self::simulated::{SimulatedStacks, prices};
 use self::{
     catalog::Catalog, embed::Embeddings, identity::Identities, models::ModelLimits,

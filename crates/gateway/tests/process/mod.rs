@@ -139,9 +139,10 @@ pub(crate) fn http(at: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    // The pieces of a chunked body may end anywhere, in a letter too.
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 pub(crate) fn chat(model: &str, stream: bool, key: &str) -> String {

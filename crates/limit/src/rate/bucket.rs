@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use steadfast_core::shared::WHOLE;
+
 /// So many units in a period, refilled evenly; all of them may be taken at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
     pub(super) limit: u64,
     /// Nanoseconds, not zero.
     pub(super) period: u64,
+    /// The most that is taken for one call: the limit, of which this may be a part.
+    pub(super) most: u64,
 }
 
 impl Quota {
@@ -15,8 +19,26 @@ impl Quota {
     pub(super) const HOUR: u64 = 60 * Self::MINUTE;
     pub(super) const DAY: u64 = 24 * Self::HOUR;
 
+    pub(super) const fn new(limit: u64, period: u64) -> Self {
+        Self { limit, period, most: limit }
+    }
+
     pub(super) const fn a_minute(limit: u64) -> Self {
-        Self { limit, period: Self::MINUTE }
+        Self::new(limit, Self::MINUTE)
+    }
+
+    /// This part of it, in parts per million: so much less may be taken at once, and is refilled. Of nothing one unit can be taken
+    /// in a time in which nobody waits.
+    pub(super) fn part(self, ppm: u32) -> Self {
+        if ppm >= WHOLE {
+            return self;
+        }
+        let millionths = u128::from(self.limit) * u128::from(ppm);
+        let limit = (millionths / u128::from(WHOLE)).max(1);
+        // In so much time that the rate is exact.
+        let period = u128::from(self.period) * limit * u128::from(WHOLE) / millionths.max(1);
+        let whole = |value: u128| u64::try_from(value).unwrap_or(u64::MAX);
+        Self { limit: whole(limit), period: whole(period).max(1), most: self.most }
     }
 
     /// The time in which `amount` is refilled, rounded up.
@@ -50,7 +72,7 @@ impl Bucket {
     /// Takes `actual` instead of what was taken before, whether or not there is so much: below zero, what follows
     /// waits longer. Of what is larger than the quota it takes the quota: who has waited for all of it is no debtor.
     pub(super) fn correct(&mut self, quota: Quota, taken: u64, actual: u64, now: u64) {
-        let (taken, actual) = (taken.min(quota.limit), actual.min(quota.limit));
+        let (taken, actual) = (taken.min(quota.most), actual.min(quota.most));
         if actual > taken {
             self.full_at = self.full_at.max(now).saturating_add(quota.time(actual - taken));
         } else {
@@ -68,6 +90,23 @@ impl Bucket {
     pub(super) fn set_available(&mut self, quota: Quota, available: u64, now: u64) {
         let used = quota.limit.saturating_sub(available);
         self.full_at = now.saturating_add(quota.time(used));
+    }
+
+    /// It is another part of the same quota: of what is left, a smaller one has its part, and a larger one no more than
+    /// that, since nobody says what another part had left. A debt stays what it was.
+    pub(super) fn repart(&mut self, old: Quota, new: Quota, now: u64) {
+        let used = self.full_at.saturating_sub(now);
+        let debt = old.amount(used.saturating_sub(old.period));
+        if debt > 0 {
+            self.full_at = now.saturating_add(new.period).saturating_add(new.time(debt));
+            return;
+        }
+        let left = u128::from(self.available(old, now));
+        let kept = match new.limit < old.limit {
+            true => left * u128::from(new.limit) / u128::from(old.limit.max(1)),
+            false => left,
+        };
+        self.set_available(new, u64::try_from(kept).unwrap_or(u64::MAX), now);
     }
 
     /// The quota has changed: what is used of the old one is used of the new one.
@@ -118,6 +157,31 @@ mod tests {
         bucket.correct(quota, 40, 1_000, 0);
         assert_eq!(bucket.available(quota, 0), 0);
         assert_eq!(bucket.available(quota, Quota::MINUTE), 100);
+    }
+
+    #[test]
+    fn parts_have_the_rate_of_the_whole_together() {
+        let whole = Quota::new(1_000, Quota::MINUTE);
+        assert_eq!(whole.part(WHOLE), whole);
+        assert_eq!(whole.part(250_000), Quota { limit: 250, period: Quota::MINUTE, most: 1_000 });
+        // Of three a minute four nodes have one in 80 s each.
+        let part = Quota::new(3, Quota::MINUTE).part(250_000);
+        assert_eq!((part.limit, part.period), (1, 80_000_000_000));
+        assert!(whole.part(0).time(1) > Quota::DAY, "nothing is nothing");
+        // Of what is left a smaller part has its part, and a larger one no more.
+        let mut bucket = Bucket::default();
+        bucket.correct(whole, 0, 200, 0);
+        bucket.repart(whole, whole.part(500_000), 0);
+        assert_eq!(bucket.available(whole.part(500_000), 0), 400);
+        bucket.repart(whole.part(500_000), whole, 0);
+        assert_eq!(bucket.available(whole, 0), 400);
+        // A call that is larger than the part takes all that it takes.
+        let (part, mut bucket) = (whole.part(100_000), Bucket::default());
+        assert_eq!(bucket.wait(part, 0, 300, 0), 0);
+        bucket.correct(part, 0, 300, 0);
+        assert_eq!(bucket.wait(part, 0, 1, 0), part.time(201));
+        bucket.repart(part, whole, 0);
+        assert_eq!(bucket.wait(whole, 0, 1, 0), whole.time(201), "a debt stays");
     }
 
     #[derive(Clone, Debug)]

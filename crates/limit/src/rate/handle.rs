@@ -3,6 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use steadfast_core::Target;
+#[cfg(feature = "shared")]
+use steadfast_core::shared::SharedState;
 use tokio::time::Instant;
 
 use super::state::RateState;
@@ -90,6 +92,36 @@ impl RateHandle {
         for (_, key) in self.0.memory.keys.entries() {
             key.update(|quota, _| quota.reset());
         }
+    }
+
+    /// Shares the limits of targets with other processes: each has the part of them that it needs, leased for two seconds
+    /// and renewed twice a second, so that all of them together keep to the limit. Once for a layer, from inside a
+    /// tokio runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
+    ///
+    /// No call waits for the store. While it is away, each process has the part that falls to it of as many as there
+    /// were.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share(&self, state: Arc<dyn SharedState>) -> bool {
+        self.share_named(state, |target| Some(target.to_string()))
+    }
+
+    /// The same, where each target has the `name` there that it has in all processes in which it is the same. The
+    /// limits of one without a name are not shared.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share_named(
+        &self,
+        state: Arc<dyn SharedState>,
+        name: impl Fn(&Target) -> Option<String> + Send + Sync + 'static,
+    ) -> bool {
+        super::shared::share(&self.0.memory, state, name)
     }
 
     /// Drops what is known of the targets that `keep` does not want: for targets that are configured no more, and

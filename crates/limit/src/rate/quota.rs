@@ -6,7 +6,7 @@ mod learned;
 
 use std::time::Duration;
 
-use steadfast_core::Usage;
+use steadfast_core::{Usage, shared::WHOLE};
 
 pub(super) use self::learned::Stated;
 use self::{
@@ -55,6 +55,8 @@ pub(super) struct Admitted {
 /// A limit that is configured: the operator's, which holds whatever a provider says.
 #[derive(Clone, Copy, Debug)]
 struct Configured {
+    whole: Quota,
+    /// What this process has of it.
     quota: Quota,
     bucket: Bucket,
 }
@@ -80,6 +82,8 @@ pub(super) struct KeyQuota {
     rejected_at: u64,
     /// Calls answered in a row that the estimate had no room for.
     lucky: u32,
+    /// The part of each limit that this process has, in parts per million.
+    ppm: u32,
 }
 
 /// How long a call has to wait, if nobody else takes anything, in nanoseconds.
@@ -120,6 +124,7 @@ impl KeyQuota {
             rejections: 0,
             rejected_at: 0,
             lucky: 0,
+            ppm: WHOLE,
         };
         new.configure(requests, tokens, concurrent, 0);
         new
@@ -136,15 +141,59 @@ impl KeyQuota {
         self.max_concurrent = concurrent;
         for (limit, configured) in self.configured.iter_mut().zip([requests, tokens]) {
             let new = configured.map(Quota::a_minute);
-            *limit = new.map(|quota| {
+            *limit = new.map(|whole| {
+                let quota = whole.part(self.ppm);
                 let mut bucket = Bucket::default();
                 if let Some(before) = limit {
                     bucket = before.bucket;
                     bucket.requote(before.quota, quota, now);
                 }
-                Configured { quota, bucket }
+                Configured { whole, quota, bucket }
             });
         }
+    }
+
+    /// This process has this part of each limit from now on, in parts per million.
+    pub(super) fn set_part(&mut self, ppm: u32, now: u64) {
+        if ppm == self.ppm {
+            return;
+        }
+        self.ppm = ppm;
+        for Configured { whole, quota, bucket } in self.configured.iter_mut().flatten() {
+            let new = whole.part(ppm);
+            bucket.repart(*quota, new, now);
+            *quota = new;
+        }
+        for limit in &mut self.learned {
+            let before = limit.quota(now);
+            limit.ppm = ppm;
+            if let Some((before, new)) = before.zip(limit.quota(now)) {
+                limit.bucket.repart(before, new, now);
+            }
+        }
+    }
+
+    /// What was taken of each kind since the key is known: what a process uses is the difference.
+    #[cfg(feature = "shared")]
+    pub(super) fn taken(&self) -> [i64; 4] {
+        self.learned.map(|limit| limit.taken)
+    }
+
+    /// The whole limits that are known.
+    #[cfg(feature = "shared")]
+    pub(super) fn limits(&self, now: u64) -> [Option<Quota>; 4] {
+        let mut limits = self.learned.map(|limit| {
+            let (quota, _) = limit.stated?;
+            limit.quota(now).map(|_| quota)
+        });
+        for (limit, own) in limits.iter_mut().zip(&self.configured) {
+            let own = own.map(|own| own.whole);
+            *limit = match (own, *limit) {
+                (Some(own), Some(learned)) if is_less(learned, own) => Some(learned),
+                (own, learned) => own.or(learned),
+            };
+        }
+        limits
     }
 
     /// What a call is expected to take, by what calls of the key have used lately: providers count what is used,
@@ -206,7 +255,7 @@ impl KeyQuota {
         let amounts = || ahead.into_iter().zip(cost);
         let certain =
             self.configured.iter().zip(amounts()).filter_map(|(limit, (ahead, amount))| {
-                let Configured { quota, bucket } = (*limit)?;
+                let Configured { quota, bucket, .. } = (*limit)?;
                 Some(bucket.wait(quota, ahead, amount, now))
             });
         let certain = certain.max().unwrap_or(0).max(self.blocked_until.saturating_sub(now));
@@ -274,7 +323,7 @@ impl KeyQuota {
     fn correct_buckets(&mut self, taken: Cost, actual: Cost, now: u64) {
         let amounts = || taken.into_iter().zip(actual);
         for (limit, (taken, actual)) in self.configured.iter_mut().zip(amounts()) {
-            if let Some(Configured { quota, bucket }) = limit {
+            if let Some(Configured { quota, bucket, .. }) = limit {
                 bucket.correct(*quota, taken, actual, now);
             }
         }
@@ -298,7 +347,7 @@ impl KeyQuota {
         let mut changed = None;
         if let Some(stated_limit) = stated.limit.filter(|limit| *limit > 0) {
             let known = limit.stated.map(|(known, _)| known);
-            let quota = Quota { limit: stated_limit, period: period(&stated, stated_limit, known) };
+            let quota = Quota::new(stated_limit, period(&stated, stated_limit, known));
             changed = (known != Some(quota)).then_some(quota);
             limit.stated = Some((quota, now));
         }
@@ -308,7 +357,8 @@ impl KeyQuota {
             Some(_) => {}
             None => limit.bucket = Bucket::default(),
         }
-        if let Some(remaining) = stated.remaining.map(|remaining| remaining.min(quota.limit)) {
+        let remaining = stated.remaining.map(|remaining| limit.part(remaining));
+        if let Some(remaining) = remaining.map(|remaining| remaining.min(quota.limit)) {
             // Of the call itself, its output may not be counted yet.
             let own = match stated.kind {
                 REQUESTS => 1,

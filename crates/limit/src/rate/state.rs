@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::BuildHasher, sync::Arc, task::Waker, time:
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use steadfast_core::{CallContext, Keep, Keyed, RecoveryLog, Target, time::later};
+use steadfast_core::{CallContext, Keep, Keyed, RecoveryLog, Target, shared::WHOLE, time::later};
 use tokio::time::Instant;
 
 use crate::CallTokens;
@@ -29,6 +29,20 @@ pub(crate) struct RateMemory {
     pub(crate) keys: Keyed<Option<Target>, RateKey>,
     hasher: RandomState,
     began: Instant,
+    /// Other processes, with which its limits are shared.
+    #[cfg(feature = "shared")]
+    pub(super) fleet: std::sync::OnceLock<super::shared::Fleet>,
+}
+
+impl RateMemory {
+    /// The part of each limit that a new key has.
+    fn first_part(&self) -> u32 {
+        #[cfg(feature = "shared")]
+        if let Some(fleet) = self.fleet.get() {
+            return fleet.first_part();
+        }
+        WHOLE
+    }
 }
 
 /// The state of one key.
@@ -130,6 +144,8 @@ impl RateState {
             keys: Keyed::new(policy.keys),
             hasher: RandomState::default(),
             began: Instant::now(),
+            #[cfg(feature = "shared")]
+            fleet: std::sync::OnceLock::new(),
         };
         Self { policy, memory: Arc::new(memory) }
     }
@@ -145,14 +161,16 @@ impl RateState {
     }
 
     pub(crate) fn key(&self, target: &Option<Target>, now: Instant) -> Arc<RateKey> {
-        let RateMemory { keys, hasher, began } = &*self.memory;
+        let RateMemory { keys, hasher, began, .. } = &*self.memory;
         keys.get_or_insert_with(target, now, || {
             let RatePolicy { requests, tokens, max_concurrent, .. } = self.policy;
+            let mut quota = KeyQuota::new(requests, tokens, max_concurrent);
+            quota.set_part(self.memory.first_part(), 0);
             RateKey {
                 target: target.clone(),
                 began: *began,
                 state: Mutex::new(KeyState {
-                    quota: KeyQuota::new(requests, tokens, max_concurrent),
+                    quota,
                     queue: FairQueue::default(),
                     waiters: HashMap::with_hasher(hasher.clone()),
                     next_id: 0,
@@ -248,6 +266,22 @@ impl RateKey {
         drop(state);
         wake(woken);
         changed
+    }
+
+    /// Reads what is known of the limits.
+    #[cfg(feature = "shared")]
+    pub(super) fn read<R>(&self, now: Instant, read: impl FnOnce(&KeyQuota, u64) -> R) -> R {
+        let nanos = self.nanos(now);
+        read(&self.state.lock().quota, nanos)
+    }
+
+    /// What was taken of each kind since it is known, and whether anybody waits.
+    #[cfg(feature = "shared")]
+    pub(super) fn demand(&self, now: Instant) -> ([i64; 4], bool) {
+        let nanos = self.nanos(now);
+        let state = self.state.lock();
+        let waits = !state.queue.is_empty() || state.quota.moves_on_for(nanos) > Duration::ZERO;
+        (state.quota.taken(), waits)
     }
 
     pub(super) fn count_rejection(&self) {

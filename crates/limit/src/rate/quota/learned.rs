@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use steadfast_core::shared::WHOLE;
+
 use crate::rate::bucket::{Bucket, Quota, nanos};
 
 /// How long a learned limit holds after a provider has stated it last: an hour, as for all that is learned.
@@ -20,19 +22,35 @@ pub(in crate::rate) struct Stated {
 
 /// A limit that a provider states, and what is taken to be left of it. An estimate: calls wait by it, and nobody
 /// is refused who has nowhere else to go.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Learned {
+    /// The whole limit, and when it was stated.
     pub(super) stated: Option<(Quota, u64)>,
+    /// The part of it that this process has, in parts per million.
+    pub(super) ppm: u32,
     pub(super) bucket: Bucket,
     /// What was taken since the layer was made, corrected; and what of it the provider has counted.
     pub(super) taken: i64,
     pub(super) counted: i64,
 }
 
+impl Default for Learned {
+    fn default() -> Self {
+        Self { stated: None, ppm: WHOLE, bucket: Bucket::default(), taken: 0, counted: 0 }
+    }
+}
+
 impl Learned {
+    /// What this process has of it.
     pub(super) fn quota(&self, now: u64) -> Option<Quota> {
         let (quota, at) = self.stated?;
-        (now < at.saturating_add(LEARNED_FOR)).then_some(quota)
+        (now < at.saturating_add(LEARNED_FOR)).then(|| quota.part(self.ppm))
+    }
+
+    /// What this process has of `remaining`, which is left of the whole.
+    pub(super) fn part(&self, remaining: u64) -> u64 {
+        let part = u128::from(remaining) * u128::from(self.ppm) / u128::from(WHOLE);
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 }
 

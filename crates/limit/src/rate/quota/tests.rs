@@ -69,7 +69,7 @@ fn a_period_is_believed_when_much_of_the_limit_is_used() {
     ] {
         let reset = reset.map(Duration::from_secs_f64);
         let stated = Stated { remaining, reset, ..stated(0, limit, 0) };
-        let known = known.map(|secs| Quota { limit, period: secs * SECOND });
+        let known = known.map(|secs| Quota::new(limit, secs * SECOND));
         let found = period(&stated, limit, known);
         assert_eq!(found / SECOND, expected, "{limit} {remaining:?} {reset:?} {known:?}");
     }

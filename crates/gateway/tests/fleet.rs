@@ -1,0 +1,181 @@
+//! The files of `dist/fleet` as they are: two gateways behind nginx with a store, all on loopback.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio, id},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use self::process::{PATIENCE, Running, address, chat, file, folder, http, pause, steadfast};
+
+mod process;
+
+const KEY: &str = "gw-live-caller-7261";
+const ADMIN: &str = "gw-live-operator-5530";
+const MODEL: &str = "gpt-4o";
+
+/// A program that is killed when dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn program(name: &str, args: &[&str]) -> Program {
+    let mut command = Command::new(name);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match command.spawn() {
+        Ok(child) => Program(child),
+        Err(error) => panic!("{name} can not be started ({error}): install Debian's package of it"),
+    }
+}
+
+/// Ports of this process alone: one that is chosen and let go of could be another test's by then.
+fn port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let offset = (id() * 16 + NEXT.fetch_add(1, Relaxed)) % 9_000;
+    u16::try_from(10_000 + offset).unwrap()
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if is_so() {
+            return;
+        }
+        pause();
+    }
+    panic!("{what}: not in time");
+}
+
+fn listens(at: SocketAddr) -> bool {
+    TcpStream::connect(at).is_ok()
+}
+
+fn dist(name: &str) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/fleet").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// A file of `dist/fleet` with other addresses; each of them has to be in it.
+fn adapted(name: &str, changes: &[(&str, String)]) -> String {
+    changes.iter().fold(dist(name), |text, (from, to)| {
+        assert!(text.contains(from), "{name} has no `{from}`");
+        text.replace(from, to)
+    })
+}
+
+fn get(at: SocketAddr, path: &str) -> String {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {ADMIN}\r\nconnection: close\r\n\r\n"
+    );
+    http(at, &request)
+}
+
+/// Whether a call by the balancer is answered.
+fn answered(at: SocketAddr) -> bool {
+    http(at, &chat(MODEL, false, KEY)).starts_with("HTTP/1.1 200")
+}
+
+#[test]
+fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
+    let folder = folder("fleet");
+    // The ports of the simulated providers are the next free ones, as it prints them.
+    let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0"]));
+    let openai = address(&sim.line("openai"));
+    let anthropic = address(&sim.line("anthropic"));
+    let (store_at, first, second, balancer) = (port(), local(port()), local(port()), local(port()));
+
+    let store_port = store_at.to_string();
+    let redis = ["--port", &store_port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let store = program("redis-server", &redis);
+    until("the store listens", || listens(local(store_at)));
+
+    let base = |dialect: &str, url: String| {
+        let line = format!("dialect = \"{dialect}\"\n");
+        let with_url = format!("{line}base_url = \"{url}\"\n");
+        (line, with_url)
+    };
+    let (openai_line, with_openai) = base("openai", format!("http://{openai}/v1"));
+    let (anthropic_line, with_anthropic) = base("anthropic", format!("http://{anthropic}"));
+    let config = adapted(
+        "steadfast.toml",
+        &[(&openai_line, with_openai), (&anthropic_line, with_anthropic)],
+    );
+    let config = file(&folder, "steadfast.toml", &config);
+    let gateway = |at: SocketAddr| {
+        let mut command = steadfast(&["serve", "--config", &config, "--listen", &at.to_string()]);
+        command.env("GATEWAY_KEY", KEY).env("ADMIN_KEY", ADMIN);
+        command.env("OPENAI_API_KEY", "sk-simulated-1").env("ANTHROPIC_API_KEY", "sk-simulated-2");
+        command.env("STATE_URL", format!("redis://127.0.0.1:{store_at}"));
+        let running = Running::start(command);
+        running.line("serves on");
+        running
+    };
+    let mut one = gateway(first);
+    let mut other = gateway(second);
+    for at in [first, second] {
+        until("the gateways know each other", || {
+            let fleet = get(at, "/admin/fleet");
+            fleet.contains("\"away\":false") && fleet.matches("\"address\"").count() == 2
+        });
+    }
+
+    let nginx = adapted(
+        "nginx.conf",
+        &[
+            ("127.0.0.1:4181", first.to_string()),
+            ("127.0.0.1:4182", second.to_string()),
+            ("127.0.0.1:4180", balancer.to_string()),
+        ],
+    );
+    let pid = folder.join("nginx.pid");
+    let nginx = format!("daemon off;\npid {};\n{nginx}", pid.display());
+    let nginx = file(&folder, "nginx.conf", &nginx);
+    let _balancer = program("nginx", &["-p", &folder.display().to_string(), "-c", &nginx]);
+    until("the balancer listens", || listens(balancer));
+    for _ in 0..10 {
+        assert!(answered(balancer));
+    }
+    let stream = http(balancer, &chat(MODEL, true, KEY));
+    assert!(stream.contains("data: [DONE]"), "{stream}");
+
+    let fleet = get(first, "/admin/fleet");
+    assert!(fleet.contains("\"differ_in_configuration\":false"), "{fleet}");
+
+    // One of them is killed: the other answers, and knows that it is alone.
+    one.child.kill().unwrap();
+    one.child.wait().unwrap();
+    for _ in 0..10 {
+        assert!(answered(balancer), "by the other one");
+    }
+    until("the dead one is gone from the fleet", || {
+        get(second, "/admin/fleet").matches("\"address\"").count() == 1
+    });
+
+    // The store is killed: nothing changes for callers.
+    drop(store);
+    for _ in 0..10 {
+        assert!(answered(balancer), "without the store");
+    }
+    until("it is seen that the store is away", || {
+        get(second, "/admin/fleet").contains("\"away\":true")
+            && get(second, "/metrics").contains("steadfast_state_away 1")
+    });
+    let _store = program("redis-server", &redis);
+    until("the store is back", || get(second, "/admin/fleet").contains("\"away\":false"));
+    assert!(answered(balancer));
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    sim.terminate();
+}

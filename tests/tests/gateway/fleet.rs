@@ -1,0 +1,166 @@
+//! Several gateways that share what they know, with nothing else set.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use steadfast::{
+    shared::{EmbeddedNode, EmbeddedStore},
+    sim::{Dialect, ErrorKind, Fault, FaultPlan, SimProvider},
+};
+use steadfast_tests::gateway::{
+    http::{HttpRequest, Reply},
+    in_process::InProcess,
+    model, provider, question, rich_answer,
+};
+use tokio::time::{Instant, sleep};
+
+/// The admin key, and its hash.
+const ADMIN: &str = "an-admin-key";
+const HASH: &str = "sha256:6060cd3705fe21fdbaa921b8e680e599e1ac10a7c36e76adacd1f15e325e8465";
+
+/// Gateways before the same providers.
+struct Fleet {
+    sims: [SimProvider; 2],
+    gateways: Vec<InProcess>,
+    nodes: Vec<EmbeddedNode>,
+    store: EmbeddedStore,
+}
+
+impl Fleet {
+    fn new(size: usize) -> Self {
+        let sims = [Dialect::OpenAi, Dialect::Anthropic]
+            .map(|dialect| provider(dialect).respond(|_| Some(rich_answer())).build());
+        let store = EmbeddedStore::new();
+        let nodes: Vec<_> = (0..size).map(|at| store.join(&format!("node-{at}"))).collect();
+        let keys = format!(
+            "[server]\nauth = 'none'\nadmin_key = '{HASH}'\n[failover]\nchain = ['openai', 'anthropic']\n"
+        );
+        let gateways = nodes.iter().enumerate().map(|(at, node)| {
+            let gateway = InProcess::with_settings(&keys, &sims);
+            gateway.app.share(Arc::new(node.clone()), format!("127.0.0.1:{}", 7_000 + at));
+            gateway
+        });
+        Self { gateways: gateways.collect(), sims, nodes, store }
+    }
+
+    /// Asks each gateway in turn, once in `every`, for `lasts`. How often the first provider was asked meanwhile.
+    async fn run(&self, lasts: Duration, every: Duration) -> usize {
+        let before = self.asked();
+        let start = Instant::now();
+        while start.elapsed() < lasts {
+            for gateway in &self.gateways {
+                let reply = call(gateway).await;
+                assert_eq!(reply.status, 200, "{:?}", reply.header("x-steadfast-recovery"));
+                sleep(every / self.gateways.len() as u32).await;
+            }
+        }
+        self.asked() - before
+    }
+
+    fn asked(&self) -> usize {
+        self.sims[0].journal().len()
+    }
+
+    fn set_faults(&self, faults: FaultPlan) {
+        self.sims[0].set_faults(faults);
+    }
+}
+
+/// A call of its own session and text: what fails for one caller alone rests for that one alone.
+async fn call(gateway: &InProcess) -> Reply {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let number = CALLS.fetch_add(1, Ordering::Relaxed).to_string();
+    let (dialect, model) = (Dialect::OpenAi, model(Dialect::OpenAi));
+    let mut question = question(dialect, model, false);
+    question["messages"] = json!([{ "role": "user", "content": number }]);
+    let asked = HttpRequest::post("/v1/chat/completions", question.to_string());
+    gateway.send(&asked.header("x-steadfast-session", &number)).await
+}
+
+async fn fleet(gateway: &InProcess) -> Value {
+    let asked =
+        HttpRequest::get("/admin/fleet").header("authorization", &format!("Bearer {ADMIN}"));
+    let reply = gateway.send(&asked).await;
+    assert_eq!(reply.status, 200);
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+/// Twenty minutes of a dead provider, asked by four gateways as often as by one that has all of their calls.
+#[tokio::test(start_paused = true)]
+async fn a_dead_provider_is_asked_by_a_fleet_about_as_often_as_by_one() {
+    let mut asked = Vec::new();
+    for size in [1, 4] {
+        let fleet = Fleet::new(size);
+        fleet.set_faults(FaultPlan::always(Fault::Error(ErrorKind::ServerError)));
+        let every = Duration::from_secs(size as u64);
+        asked.push(fleet.run(Duration::from_secs(1_200), every).await);
+        fleet.set_faults(FaultPlan::none());
+        // One sees that it is back, and so all do.
+        fleet.run(Duration::from_secs(200), every).await;
+        let before = fleet.asked();
+        for gateway in &fleet.gateways {
+            call(gateway).await;
+        }
+        assert_eq!(fleet.asked() - before, size);
+    }
+    let [alone, together] = asked[..] else { unreachable!("two fleets") };
+    assert!(together <= alone + alone / 2, "{together} times by four, {alone} times by one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateways_that_lose_their_store_answer_as_before() {
+    let fleet = Fleet::new(3);
+    fleet.set_faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)));
+    fleet.run(Duration::from_secs(60), Duration::from_secs(1)).await;
+    fleet.store.set_away(true);
+    // All calls are answered, by the other one.
+    fleet.run(Duration::from_secs(600), Duration::from_secs(1)).await;
+    fleet.set_faults(FaultPlan::none());
+    fleet.run(Duration::from_secs(600), Duration::from_secs(1)).await;
+    fleet.store.set_away(false);
+    fleet.run(Duration::from_secs(60), Duration::from_secs(1)).await;
+    let before = fleet.asked();
+    for gateway in &fleet.gateways {
+        call(gateway).await;
+    }
+    assert_eq!(fleet.asked() - before, 3, "nobody takes an old rest for a new one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn operators_see_the_nodes_and_what_each_has_found() {
+    let fleet = Fleet::new(2);
+    fleet.set_faults(FaultPlan::always(Fault::Error(ErrorKind::Auth)));
+    call(&fleet.gateways[0]).await;
+    sleep(Duration::from_millis(1)).await;
+    let seen = self::fleet(&fleet.gateways[1]).await;
+    assert_eq!((&seen["shared"], &seen["node"]), (&true.into(), &"node-1".into()));
+    let nodes = seen["nodes"].as_array().unwrap();
+    let addresses: Vec<_> = nodes.iter().map(|node| node["address"].as_str().unwrap()).collect();
+    assert_eq!(addresses, ["127.0.0.1:7000", "127.0.0.1:7001"]);
+    assert_eq!(seen["differ_in_configuration"], false);
+    assert_eq!(seen["store"]["away"], false);
+    let facts = seen["facts"].as_array().unwrap();
+    let rest = facts.iter().find(|fact| fact["kind"] == "rests").unwrap();
+    assert!(rest["key"].as_str().unwrap().starts_with("openai"), "{rest}");
+    assert!(rest["for_s"].as_f64().unwrap() > 60.0);
+    assert_eq!((&rest["by"][0]["node"], &rest["by"][0]["holds"]), (&"node-0".into(), &true.into()));
+    let metrics = fleet.gateways[0].send(&HttpRequest::get("/metrics")).await;
+    let metrics = String::from_utf8(metrics.body).unwrap();
+    for line in
+        ["steadfast_fleet_nodes 2", "steadfast_state_away 0", "steadfast_state_outages_total 0"]
+    {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line} in {metrics}");
+    }
+    fleet.nodes[1].set_away(true);
+    let seen = self::fleet(&fleet.gateways[1]).await;
+    assert_eq!((&seen["store"]["away"], &seen["store"]["outages"]), (&true.into(), &1.into()));
+    let keys = format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'\n");
+    let alone = InProcess::with_settings(&keys, &fleet.sims);
+    assert_eq!(self::fleet(&alone).await["shared"], false);
+}
