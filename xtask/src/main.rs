@@ -194,7 +194,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "dominance",
         what: "10,000 worlds: the default stack against the best single target; `dominance [worlds]`; \
-               `dominance --sockets [worlds]`: 500, the default gateway over sockets",
+               `dominance --fleets [worlds]`: 2,000, fleets of 2 to 64; `dominance --sockets [worlds]`: 500, the default gateway over sockets",
         ci: None,
         run: Run::WithArguments(dominance::run),
     },

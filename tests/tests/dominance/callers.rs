@@ -4,7 +4,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use parking_lot::Mutex;
-use steadfast::{ChatRequest, ChatService, Failure, Stack, Target, failover::Chain};
+use steadfast::{ChatRequest, ChatService, Failure, Handles, Stack, Target, failover::Chain};
 use steadfast_tests::seeds;
 use tokio::{
     task::JoinSet,
@@ -52,13 +52,23 @@ impl fmt::Display for Tally {
 
 /// The world with the default stack before its targets.
 pub(crate) fn through_stack(world: &World) -> Tally {
+    through_stacks(world, 1, |_| {})
+}
+
+/// The same with so many, each call by any of them; `share` sees the handles of all.
+pub(crate) fn through_stacks(world: &World, nodes: usize, share: impl FnOnce(&[Handles])) -> Tally {
     run(world, |targets| {
         let names = (0..world.targets.len()).map(|at| format!("t{at}").into());
         let chain = Chain::new(names.collect::<Vec<steadfast::failover::TargetSpec>>()).unwrap();
-        let client = service_fn(move |request| targets.clone().ask(request));
-        let stack: ChatService = Stack::new(chain).boxed(client);
-        move |request, _| {
-            let stack = stack.clone();
+        let stacks: Vec<_> = (0..nodes).map(|_| Stack::new(chain.clone())).collect();
+        share(&stacks.iter().map(Stack::handles).collect::<Vec<_>>());
+        let service = |stack: Stack<_>| {
+            let targets = targets.clone();
+            stack.boxed(service_fn(move |request| targets.clone().ask(request)))
+        };
+        let services: Arc<[ChatService]> = stacks.into_iter().map(service).collect();
+        move |request, mut rng: Rng| {
+            let stack = services[rng.usize(..services.len())].clone();
             async move { read(stack.oneshot(request).await).await }
         }
     })

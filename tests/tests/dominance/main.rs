@@ -11,11 +11,13 @@
 //! |---|---|
 //! | `STEADFAST_WORLD=n` | one world, reported in full, which has to hold by itself |
 //! | `STEADFAST_WORLDS=n` | worlds 1 to n instead of 1 to 20; `cargo xtask dominance` runs 10,000 |
+//! | `STEADFAST_FLEET_WORLDS=n` | worlds 1 to n before fleets of 2 to 64 stacks, instead of a few; `cargo xtask dominance --fleets` runs 2,000 |
 //! | `STEADFAST_SOCKET_WORLDS=n` | worlds 1 to n of a minute through the default gateway over sockets, in real time, instead of a few of seconds; `cargo xtask dominance --sockets` runs 500 |
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod callers;
+mod fleet;
 mod provider;
 mod quota;
 #[cfg(feature = "gateway")]
