@@ -28,6 +28,16 @@ impl Drop for Program {
     }
 }
 
+/// The same of one whose output is read.
+struct Killed(Running);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.child.kill();
+        let _ = self.0.child.wait();
+    }
+}
+
 fn program(name: &str, args: &[&str]) -> Program {
     let mut command = Command::new(name);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -91,9 +101,9 @@ fn answered(at: SocketAddr) -> bool {
 fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
     let folder = folder("fleet");
     // The ports of the simulated providers are the next free ones, as it prints them.
-    let sim = Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0"]));
-    let openai = address(&sim.line("openai"));
-    let anthropic = address(&sim.line("anthropic"));
+    let sim = Killed(Running::start(steadfast(&["sim", "--listen", "127.0.0.1:0"])));
+    let openai = address(&sim.0.line("openai"));
+    let anthropic = address(&sim.0.line("anthropic"));
     let (store_at, first, second, balancer) = (port(), local(port()), local(port()), local(port()));
 
     let store_port = store_at.to_string();
@@ -118,12 +128,12 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
         command.env("GATEWAY_KEY", KEY).env("ADMIN_KEY", ADMIN);
         command.env("OPENAI_API_KEY", "sk-simulated-1").env("ANTHROPIC_API_KEY", "sk-simulated-2");
         command.env("STATE_URL", format!("redis://127.0.0.1:{store_at}"));
-        let running = Running::start(command);
-        running.line("serves on");
+        let running = Killed(Running::start(command));
+        running.0.line("serves on");
         running
     };
-    let mut one = gateway(first);
-    let mut other = gateway(second);
+    let one = gateway(first);
+    let _other = gateway(second);
     for at in [first, second] {
         until("the gateways know each other", || {
             let fleet = get(at, "/admin/fleet");
@@ -140,7 +150,8 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
         ],
     );
     let pid = folder.join("nginx.pid");
-    let nginx = format!("daemon off;\npid {};\n{nginx}", pid.display());
+    // One process, so that nothing of it is left behind when that is killed.
+    let nginx = format!("daemon off;\nmaster_process off;\npid {};\n{nginx}", pid.display());
     let nginx = file(&folder, "nginx.conf", &nginx);
     let _balancer = program("nginx", &["-p", &folder.display().to_string(), "-c", &nginx]);
     until("the balancer listens", || listens(balancer));
@@ -154,8 +165,7 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
     assert!(fleet.contains("\"differ_in_configuration\":false"), "{fleet}");
 
     // One of them is killed: the other answers, and knows that it is alone.
-    one.child.kill().unwrap();
-    one.child.wait().unwrap();
+    drop(one);
     for _ in 0..10 {
         assert!(answered(balancer), "by the other one");
     }
@@ -175,7 +185,4 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
     let _store = program("redis-server", &redis);
     until("the store is back", || get(second, "/admin/fleet").contains("\"away\":false"));
     assert!(answered(balancer));
-    other.child.kill().unwrap();
-    other.child.wait().unwrap();
-    sim.terminate();
 }
