@@ -180,7 +180,7 @@ impl<S> ChatResponse<S> {
 impl<S: Events + Send + 'static> ChatResponse<S> {
     /// The same answer without the type of its stack.
     pub fn boxed(self) -> ChatResponse {
-        self.map(|events| Box::pin(events) as EventStream)
+        self.map_through(|events| Box::pin(events) as EventStream)
     }
 }
 

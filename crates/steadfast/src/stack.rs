@@ -1,18 +1,18 @@
 //! All layers, in their order.
 
-use std::fmt;
+use std::{fmt, pin::Pin};
 
 use steadfast_breaker::{BreakerHandle, BreakerPolicy, CircuitBreaker, CircuitBreakerLayer};
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
 use steadfast_classify::{ClassifyLayer, service::Classify};
 use steadfast_compact::{Compaction, CompactionHandle, CompactionLayer};
 use steadfast_core::{
-    Attempts, AttemptsLayer, Failure, OnStep, OnStepLayer, RecoveryTable, RetryBudget, SpendLedger,
-    Step,
+    Attempts, AttemptsLayer, Failure, IntoBoxError, OnStep, OnStepLayer, RecoveryTable,
+    RetryBudget, SpendLedger, Step,
 };
 use steadfast_escalate::{Escalation, EscalationHandle, EscalationLayer};
 use steadfast_failover::{
-    Chain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
+    Chain, ChooseChain, CooldownFailover, CooldownFailoverLayer, FailoverHandle, OneChain,
 };
 use steadfast_guard::{SafetyGuard, SafetyGuardHandle, SafetyGuardLayer};
 use steadfast_health::{HealthHandle, ProviderHealth, ProviderHealthLayer};
@@ -34,16 +34,21 @@ use crate::{Policies, PoliciesError, Preset};
 /// A chat service whose type has been forgotten: cheap to clone, to be shared between tasks.
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
+/// A call at a target whose type has been forgotten.
+type BoxedCall = Pin<Box<dyn Future<Output = Result<ChatResponse, Failure>> + Send>>;
+
 /// What a [`Stack`] makes of a service.
-pub type Stacked<S, C = OneChain, L = Identity> =
-    OnStep<Timeout<SpendLimit<Escalation<Guarded<<L as Layer<S>>::Service, C>>>>>;
+pub type Stacked<S, C = OneChain, L = Identity> = Called<AtTarget<<L as Layer<S>>::Service>, C>;
 
-/// The layers of a [`Stack`] from the guard inwards.
-type Guarded<S, C> = SafetyGuard<Continuation<StreamResume<Routed<S, C>>>>;
+/// The layers of a [`Stack`] down to failover, around those that a call goes through at each target.
+type Called<S, C> = OnStep<
+    Timeout<
+        SpendLimit<Escalation<SafetyGuard<Continuation<StreamResume<CooldownFailover<S, C>>>>>>,
+    >,
+>;
 
-/// The layers of a [`Stack`] from failover inwards.
-type Routed<S, C> =
-    CooldownFailover<ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>, C>;
+/// The layers of a [`Stack`] inside failover.
+type AtTarget<S> = ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>;
 
 /// The layers of a [`Stack`] that observe each attempt.
 type Attempted<S> = CircuitBreaker<Attempts<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>>;
@@ -529,17 +534,57 @@ impl<C, L> Stack<C, L> {
     /// The stack around `client`, its type forgotten.
     pub fn boxed<S, E>(&self, client: S) -> ChatService
     where
-        L: Layer<S, Service: Clone>,
-        C: Clone,
-        Stacked<S, C, L>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+        L: Layer<S>,
+        L::Service: Service<ChatRequest, Response = ChatResponse<E>, Error: IntoBoxError, Future: Send>
             + Clone
             + Send
             + Sync
             + 'static,
-        <Stacked<S, C, L> as Service<ChatRequest>>::Future: Send + 'static,
-        E: Events + Send + 'static,
+        C: ChooseChain<ChatRequest> + Clone + Send + Sync + 'static,
+        E: Events + Unpin + Send + 'static,
     {
-        BoxCloneSyncService::new(self.layer(client).map_response(ChatResponse::boxed))
+        // Each layer moves the future and the answer of those inside it. In the middle they go behind a pointer:
+        // what is moved above is half as much, which is more than the pointer costs.
+        let target = self.target(client).map_response(ChatResponse::boxed);
+        let target = target.map_future(|future| Box::pin(future) as BoxedCall);
+        BoxCloneSyncService::new(self.call(target).map_response(ChatResponse::boxed))
+    }
+
+    /// What a call goes through once, around what it goes through at each target.
+    fn call<S: Clone>(&self, target: S) -> Called<S, C>
+    where
+        C: Clone,
+    {
+        ServiceBuilder::new()
+            .layer(&self.on_step)
+            .layer(&self.deadline)
+            .layer(&self.spend_limit)
+            .layer(&self.escalation)
+            .layer(&self.guard)
+            .layer(&self.continuation)
+            .layer(&self.resume)
+            .layer(&self.failover)
+            .service(target)
+    }
+
+    /// What a call goes through at each target, around `client`.
+    fn target<S>(&self, client: S) -> AtTarget<L::Service>
+    where
+        L: Layer<S, Service: Clone>,
+    {
+        ServiceBuilder::new()
+            .layer(&self.health)
+            .layer(&self.compaction)
+            .layer(&self.retry)
+            .layer(&self.rate_limit)
+            .layer(&self.breaker)
+            .layer(&self.attempts)
+            .layer(&self.stall)
+            .layer(self.spend_limit.meter())
+            .layer(&self.thinking)
+            .layer(&self.classify)
+            .layer(&self.target_layer)
+            .service(client)
     }
 }
 
@@ -580,16 +625,14 @@ impl<C, L> Stack<C, L> {
         client: steadfast_client::LlmClient<T>,
     ) -> Result<ChatService, UnknownProvider>
     where
-        L: Layer<steadfast_client::LlmClient<T>, Service: Clone>,
-        C: Clone,
-        Stacked<steadfast_client::LlmClient<T>, C, L>: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure>
+        L: Layer<steadfast_client::LlmClient<T>>,
+        L::Service: Service<ChatRequest, Response = ChatResponse<E>, Error: IntoBoxError, Future: Send>
             + Clone
             + Send
             + Sync
             + 'static,
-        <Stacked<steadfast_client::LlmClient<T>, C, L> as Service<ChatRequest>>::Future:
-            Send + 'static,
-        E: Events + Send + 'static,
+        C: ChooseChain<ChatRequest> + Clone + Send + Sync + 'static,
+        E: Events + Unpin + Send + 'static,
     {
         let known: Vec<_> = client.providers().names().map(str::to_owned).collect();
         let chains = self.failover.handle().chains();
@@ -609,27 +652,7 @@ where
     type Service = Stacked<S, C, L>;
 
     fn layer(&self, client: S) -> Self::Service {
-        ServiceBuilder::new()
-            .layer(&self.on_step)
-            .layer(&self.deadline)
-            .layer(&self.spend_limit)
-            .layer(&self.escalation)
-            .layer(&self.guard)
-            .layer(&self.continuation)
-            .layer(&self.resume)
-            .layer(&self.failover)
-            .layer(&self.health)
-            .layer(&self.compaction)
-            .layer(&self.retry)
-            .layer(&self.rate_limit)
-            .layer(&self.breaker)
-            .layer(&self.attempts)
-            .layer(&self.stall)
-            .layer(self.spend_limit.meter())
-            .layer(&self.thinking)
-            .layer(&self.classify)
-            .layer(&self.target_layer)
-            .service(client)
+        self.call(self.target(client))
     }
 }
 
