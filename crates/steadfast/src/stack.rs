@@ -34,24 +34,25 @@ use crate::{Policies, PoliciesError, Preset};
 /// A chat service whose type has been forgotten: cheap to clone, to be shared between tasks.
 pub type ChatService = BoxCloneSyncService<ChatRequest, ChatResponse, Failure>;
 
-/// A call at a target whose type has been forgotten.
+/// A call whose type has been forgotten.
 type BoxedCall = Pin<Box<dyn Future<Output = Result<ChatResponse, Failure>> + Send>>;
 
 /// What a [`Stack`] makes of a service.
-pub type Stacked<S, C = OneChain, L = Identity> = Called<AtTarget<<L as Layer<S>>::Service>, C>;
+pub type Stacked<S, C = OneChain, L = Identity> =
+    Called<Answered<AtTarget<Attempted<<L as Layer<S>>::Service>>, C>>;
 
-/// The layers of a [`Stack`] down to failover, around those that a call goes through at each target.
-type Called<S, C> = OnStep<
-    Timeout<
-        SpendLimit<Escalation<SafetyGuard<Continuation<StreamResume<CooldownFailover<S, C>>>>>>,
-    >,
->;
+/// The layers of a [`Stack`] that a call goes through once.
+type Called<S> = OnStep<Timeout<SpendLimit<Escalation<SafetyGuard<S>>>>>;
 
-/// The layers of a [`Stack`] inside failover.
-type AtTarget<S> = ProviderHealth<Compaction<RetryBackoff<RateLimited<Attempted<S>>>>>;
+/// The layers of a [`Stack`] that make one answer.
+type Answered<S, C> = Continuation<StreamResume<CooldownFailover<S, C>>>;
 
-/// The layers of a [`Stack`] that observe each attempt.
-type Attempted<S> = CircuitBreaker<Attempts<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>>;
+/// The layers of a [`Stack`] that a call goes through at each target.
+type AtTarget<S> = ProviderHealth<Compaction<RetryBackoff<S>>>;
+
+/// The layers of a [`Stack`] that each attempt goes through.
+type Attempted<S> =
+    RateLimited<CircuitBreaker<Attempts<StallTimeout<SpendMeter<ThinkingMemory<Classify<S>>>>>>>;
 
 /// All layers, in the order that works, sharing one retry budget.
 ///
@@ -543,39 +544,49 @@ impl<C, L> Stack<C, L> {
         C: ChooseChain<ChatRequest> + Clone + Send + Sync + 'static,
         E: Events + Unpin + Send + 'static,
     {
-        // Each layer moves the future and the answer of those inside it. In the middle they go behind a pointer:
-        // what is moved above is half as much, which is more than the pointer costs.
-        let target = self.target(client).map_response(ChatResponse::boxed);
-        let target = target.map_future(|future| Box::pin(future) as BoxedCall);
-        BoxCloneSyncService::new(self.call(target).map_response(ChatResponse::boxed))
+        let attempt = opaque(self.attempt(client));
+        let answer = opaque(self.answer(opaque(self.target(attempt))));
+        BoxCloneSyncService::new(self.call(answer).map_response(ChatResponse::boxed))
     }
 
-    /// What a call goes through once, around what it goes through at each target.
-    fn call<S: Clone>(&self, target: S) -> Called<S, C>
-    where
-        C: Clone,
-    {
+    /// What a call goes through once, around what makes its answer.
+    fn call<S: Clone>(&self, answer: S) -> Called<S> {
         ServiceBuilder::new()
             .layer(&self.on_step)
             .layer(&self.deadline)
             .layer(&self.spend_limit)
             .layer(&self.escalation)
             .layer(&self.guard)
+            .service(answer)
+    }
+
+    /// What makes one answer, however often it asks, around what it goes through at each target.
+    fn answer<S: Clone>(&self, target: S) -> Answered<S, C>
+    where
+        C: Clone,
+    {
+        ServiceBuilder::new()
             .layer(&self.continuation)
             .layer(&self.resume)
             .layer(&self.failover)
             .service(target)
     }
 
-    /// What a call goes through at each target, around `client`.
-    fn target<S>(&self, client: S) -> AtTarget<L::Service>
-    where
-        L: Layer<S, Service: Clone>,
-    {
+    /// What a call goes through at each target, around its attempts.
+    fn target<S: Clone>(&self, attempt: S) -> AtTarget<S> {
         ServiceBuilder::new()
             .layer(&self.health)
             .layer(&self.compaction)
             .layer(&self.retry)
+            .service(attempt)
+    }
+
+    /// What each attempt goes through, around `client`.
+    fn attempt<S>(&self, client: S) -> Attempted<L::Service>
+    where
+        L: Layer<S, Service: Clone>,
+    {
+        ServiceBuilder::new()
             .layer(&self.rate_limit)
             .layer(&self.breaker)
             .layer(&self.attempts)
@@ -586,6 +597,26 @@ impl<C, L> Stack<C, L> {
             .layer(&self.target_layer)
             .service(client)
     }
+}
+
+/// `service` with its future and its answer behind pointers. Each layer moves those of the layers inside it, several
+/// times and some kilobytes: of a call through the whole stack that was a quarter of all instructions.
+fn opaque<S, E>(
+    service: S,
+) -> impl Service<ChatRequest, Response = ChatResponse, Error = Failure, Future = BoxedCall>
++ Clone
++ Send
++ Sync
++ 'static
+where
+    S: Service<ChatRequest, Response = ChatResponse<E>, Error = Failure, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    E: Events + Send + 'static,
+{
+    service.map_response(ChatResponse::boxed).map_future(|future| Box::pin(future) as BoxedCall)
 }
 
 /// A chain that names a provider which the client does not know.
@@ -652,7 +683,7 @@ where
     type Service = Stacked<S, C, L>;
 
     fn layer(&self, client: S) -> Self::Service {
-        self.call(self.target(client))
+        self.call(self.answer(self.target(self.attempt(client))))
     }
 }
 
