@@ -8,13 +8,12 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::HeaderMap;
 use steadfast_core::{
     BufferLimits, Call, CallContext, Dialect, Failure, FaultSide, Lease, Needs, Profile,
     PromptDigest, Reason, Scope, Track, UntilEnd, Usage,
 };
 
-use crate::{Head, ModelName, RawJson, SharedVec};
+use crate::{Head, ModelName, RawJson, SharedHeaders, SharedVec};
 
 /// Texts to be embedded, all by one model. Cheap to clone.
 ///
@@ -36,7 +35,7 @@ pub struct EmbedRequest {
     /// The model asked for.
     pub model: ModelName,
     /// Headers to pass on to the provider. A client never lets one override its credentials.
-    pub headers: HeaderMap,
+    pub headers: SharedHeaders,
     /// The query of the caller's address to pass on, without what is no provider's business.
     pub query: Option<Arc<str>>,
     inputs: SharedVec<EmbedInput>,
@@ -80,7 +79,7 @@ impl EmbedRequest {
         Self {
             context: CallContext::recording(),
             model: ModelName::default(),
-            headers: HeaderMap::new(),
+            headers: SharedHeaders::default(),
             query: None,
             inputs: inputs.into(),
             dimensions: None,

@@ -1,12 +1,58 @@
-//! A provider's headers.
+//! Headers that go up with a request, and those of a provider.
 
 use std::{
     fmt,
     ops::{Deref, DerefMut},
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 use http::HeaderMap;
+
+/// Headers of a request, shared by its clones until one of them changes them. Dereferences to a [`HeaderMap`]; it is
+/// small, because a request is moved from layer to layer, and a clone of a map would copy it.
+///
+/// ```
+/// use http::HeaderValue;
+/// use steadfast_chat::ChatRequest;
+///
+/// let mut request = ChatRequest::user("hello");
+/// request.headers.insert("x-team", HeaderValue::from_static("search"));
+/// let before = request.clone();
+/// request.headers.remove("x-team");
+/// assert!(request.headers.is_empty());
+/// assert_eq!(before.headers["x-team"], "search");
+/// ```
+#[derive(Clone, Default)]
+pub struct SharedHeaders(Option<Arc<HeaderMap>>);
+
+/// The headers of a request that has none.
+static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+
+impl Deref for SharedHeaders {
+    type Target = HeaderMap;
+
+    fn deref(&self) -> &HeaderMap {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for SharedHeaders {
+    fn deref_mut(&mut self) -> &mut HeaderMap {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl From<HeaderMap> for SharedHeaders {
+    fn from(headers: HeaderMap) -> Self {
+        Self((!headers.is_empty()).then(|| Arc::new(headers)))
+    }
+}
+
+impl fmt::Debug for SharedHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
 
 /// The headers of a provider that are about the call. Dereferences to a [`HeaderMap`], which is made
 /// when it is first read: most answers are passed on without that.

@@ -38,7 +38,7 @@ pub use self::{
     completion::Completion,
     embed::{EmbedInput, EmbedOrigin, EmbedRequest, EmbedResponse, Embedding},
     event::{Delta, Deltas, Event, Frame, FrameKind},
-    headers::ReplyHeaders,
+    headers::{ReplyHeaders, SharedHeaders},
     invocation::{ToolInvocation, ToolRequest},
     json::{Extra, InvalidJson, RawJson},
     message::{Message, Role},

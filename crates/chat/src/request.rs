@@ -3,11 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::HeaderMap;
 
 use crate::{
-    Media, MediaSource, Message, ModelName, Part, ProviderState, SharedParams, SharedVec, Tool,
-    transcript::TranscriptRule,
+    Media, MediaSource, Message, ModelName, Part, ProviderState, SharedHeaders, SharedParams,
+    SharedVec, Tool, transcript::TranscriptRule,
 };
 use steadfast_core::{
     Beginning, Call, CallContext, Dialect, Failure, Needs, OnUnsupported, Profile, PromptDigest,
@@ -46,7 +45,7 @@ pub struct ChatRequest {
     pub on_unsupported: OnUnsupported,
     /// Headers to pass on to the provider, such as `anthropic-beta`. A client sends them only to a
     /// provider of the request's own dialect, and never lets one override its credentials.
-    pub headers: HeaderMap,
+    pub headers: SharedHeaders,
     /// The query of the caller's address to pass on, such as `beta=true`, without what is no provider's business. A
     /// client sends it only to a provider of the request's own dialect.
     pub query: Option<Arc<str>>,
@@ -90,7 +89,7 @@ impl ChatRequest {
             params: SharedParams::default(),
             stream: false,
             on_unsupported: OnUnsupported::default(),
-            headers: HeaderMap::new(),
+            headers: SharedHeaders::default(),
             query: None,
             taken_out: None,
             answer_room: None,

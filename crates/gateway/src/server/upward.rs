@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, request::Parts};
+use http::{HeaderName, HeaderValue, request::Parts};
+use steadfast_chat::SharedHeaders;
 use steadfast_client::{dialect::codec, headers};
 use steadfast_core::Dialect;
 
 /// Adds what goes up with a request beside its body: headers of its `dialect` and those that the operator names, and
 /// the query.
 pub(super) fn add(
-    up: &mut HeaderMap,
+    up: &mut SharedHeaders,
     query: &mut Option<Arc<str>>,
     dialect: Dialect,
     parts: &Parts,
