@@ -171,10 +171,7 @@ impl Run {
         context.log = log.clone();
         *context = std::mem::take(context).with_session(conversation);
         let answer = match &self.asked {
-            Asked::Stack(stacks) => {
-                let service = stacks.service(&request);
-                read(service.oneshot(request).await).await
-            }
+            Asked::Stack(stacks) => read(stacks.ask(request).await).await,
             Asked::Client { service, target, retries } => {
                 request.context_mut().target = Some(target.clone());
                 self.by_client(service, request, *retries, &mut rng).await

@@ -2,9 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
+use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Handles, Target, limit::Prices};
 use tokio::time::Instant;
-use tower::Service;
+use tower::{Service, ServiceExt};
 
 use super::{layers, models::ModelLimits};
 use crate::{
@@ -16,8 +17,21 @@ use crate::{
 /// nobody who would decide, and nothing to summarise.
 pub(crate) struct SimulatedStacks {
     /// In the order of the file; the last one takes every request.
-    routes: Vec<(Option<RouteConfig>, ChatService)>,
+    routes: Vec<SimulatedRoute>,
     handles: Handles,
+}
+
+struct SimulatedRoute {
+    when: Option<RouteConfig>,
+    service: ChatService,
+    /// Clones of it that have made their call: a clone copies some forty counted pointers.
+    idle: Mutex<Vec<ChatService>>,
+}
+
+impl SimulatedRoute {
+    fn new(when: Option<RouteConfig>, service: ChatService) -> Self {
+        Self { when, service, idle: Mutex::default() }
+    }
 }
 
 impl SimulatedStacks {
@@ -44,22 +58,36 @@ impl SimulatedStacks {
         let mut routes = Vec::new();
         for (name, route) in config.routes() {
             let own = stack(&source.route(config, name)?)?.sharing(&handles);
-            routes.push((Some(route.clone()), own.boxed(client.clone())));
+            routes.push(SimulatedRoute::new(Some(route.clone()), own.boxed(client.clone())));
         }
-        routes.push((None, base.boxed(client)));
+        routes.push(SimulatedRoute::new(None, base.boxed(client)));
         Ok(Self { routes, handles })
     }
 
-    /// The stack that `request` takes.
-    pub(crate) fn service(&self, request: &ChatRequest) -> ChatService {
+    /// Asks the stack that `request` takes.
+    ///
+    /// # Errors
+    ///
+    /// What the stack makes of failures.
+    pub(crate) async fn ask(&self, request: ChatRequest) -> Result<ChatResponse, Failure> {
+        let route = self.route(&request);
+        let idle = route.idle.lock().pop();
+        let mut service = idle.unwrap_or_else(|| route.service.clone());
+        let call = service.ready().await?.call(request);
+        route.idle.lock().push(service);
+        call.await
+    }
+
+    /// The route that `request` takes.
+    fn route(&self, request: &ChatRequest) -> &SimulatedRoute {
         let context = &request.context;
         let model = steadfast_core::Call::model(request).unwrap_or_default();
-        let takes = |when: &Option<RouteConfig>| {
-            let when = when.as_ref();
+        let takes = |route: &&SimulatedRoute| {
+            let when = route.when.as_ref();
             when.is_none_or(|when| when.takes(model, context.tenant(), context.agent()))
         };
-        let found = self.routes.iter().find(|(when, _)| takes(when));
-        found.unwrap_or(&self.routes[self.routes.len() - 1]).1.clone()
+        let found = self.routes.iter().find(takes);
+        found.unwrap_or(&self.routes[self.routes.len() - 1])
     }
 
     /// The targets that rest now.
