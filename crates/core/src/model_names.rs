@@ -25,7 +25,5 @@ pub fn find<T>(name: &str, known: impl Fn(&str) -> Option<T>) -> Option<T> {
     if let Some(found) = known(name) {
         return Some(found);
     }
-    let borders = name.match_indices(['-', '@', ':', '[']).map(|(at, _)| at);
-    let borders: Vec<usize> = borders.collect();
-    borders.into_iter().rev().find_map(|at| known(&name[..at]))
+    name.rmatch_indices(['-', '@', ':', '[']).find_map(|(at, _)| known(&name[..at]))
 }

@@ -180,11 +180,13 @@ impl Prices {
     /// The price of `model`, if it is known.
     pub fn get(&self, model: &str) -> Option<ModelPrice> {
         let own = |name: &str| self.overrides.get(name).copied();
-        let lower = model.to_ascii_lowercase();
         let table = |name: &str| TABLE.get(name).copied();
+        let in_table = |model: &str| names(model).find_map(|name| find(name, table));
         names(model)
+            .take_while(|_| !self.overrides.is_empty())
             .find_map(|name| find(name, own))
-            .or_else(|| names(model).chain(names(&lower)).find_map(|name| find(name, table)))
+            .or_else(|| in_table(model))
+            .or_else(|| in_table(&model.to_ascii_lowercase()))
     }
 
     /// The price of `model`, or what is taken for it.
