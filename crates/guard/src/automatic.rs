@@ -6,8 +6,10 @@ use crate::data::AUTOMATIC_MESSAGES;
 /// a demand to go on after a cut. The list is `automatic_messages` of `data/names.txt`.
 pub(crate) fn is_automatic(text: &str) -> bool {
     let mut rest = text.trim();
-    // Reminders stand before other text, too.
-    while let Some(after) = AUTOMATIC_MESSAGES.iter().find_map(|entry| after_block(rest, entry)) {
+    // Reminders stand before other text, too. Few texts begin with a tag.
+    while rest.starts_with('<')
+        && let Some(after) = AUTOMATIC_MESSAGES.iter().find_map(|entry| after_block(rest, entry))
+    {
         rest = after.trim_start();
         if rest.is_empty() {
             return true;
