@@ -78,6 +78,7 @@ impl AgentKey {
 /// The agents whose calls have ended lately.
 #[derive(Clone, Debug)]
 pub(crate) struct Agents {
+    /// The longest silent first: in the order in which their last calls have ended.
     entries: Vec<AgentEntry>,
 }
 
@@ -89,8 +90,6 @@ struct AgentEntry {
     row: SmallVec<[(u64, Instant); 3]>,
     /// The latest call that succeeded.
     succeeded: u64,
-    /// When a call of it last ended.
-    touched: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,31 +159,21 @@ impl Agents {
 
     fn entry(&mut self, agent: Caller, now: Instant, window: Duration) -> &mut AgentEntry {
         let known = self.entries.iter().position(|entry| entry.agent == agent);
-        let at = known.unwrap_or_else(|| {
+        let entry = known.map(|at| self.entries.remove(at)).unwrap_or_else(|| {
             if self.entries.len() >= MAX_AGENTS {
                 self.evict(now, window);
             }
-            self.entries.push(AgentEntry {
-                agent,
-                last_failure: None,
-                row: SmallVec::new(),
-                succeeded: 0,
-                touched: now,
-            });
-            self.entries.len() - 1
+            AgentEntry { agent, last_failure: None, row: SmallVec::new(), succeeded: 0 }
         });
-        let entry = &mut self.entries[at];
-        entry.touched = now;
-        entry
+        let at = self.entries.len();
+        self.entries.push(entry);
+        &mut self.entries[at]
     }
 
     /// Forgets one: of those that do not fail, else of all, the longest silent.
     fn evict(&mut self, now: Instant, window: Duration) {
-        let value = |entry: &AgentEntry| (entry.is_failing(now, window), entry.touched);
-        let least = self.entries.iter().enumerate().min_by_key(|(_, entry)| value(entry));
-        if let Some((at, _)) = least {
-            self.entries.swap_remove(at);
-        }
+        let silent = self.entries.iter().position(|entry| !entry.is_failing(now, window));
+        self.entries.remove(silent.unwrap_or(0));
     }
 }
 
