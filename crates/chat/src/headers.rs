@@ -48,6 +48,12 @@ impl From<HeaderMap> for SharedHeaders {
     }
 }
 
+impl PartialEq for SharedHeaders {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
 impl fmt::Debug for SharedHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
