@@ -6,7 +6,7 @@ use fastrand::Rng;
 use futures_core::Stream;
 use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Reason, Target, limit::Prices};
-use steadfast_core::{AttemptsLayer, Call, RecoveryLog};
+use steadfast_core::{AttemptsLayer, Call};
 use tokio::{
     task::{JoinError, JoinSet},
     time::{Instant, sleep, sleep_until, timeout},
@@ -64,6 +64,7 @@ struct Run {
     began: Instant,
     length: Duration,
     model: String,
+    route: Arc<str>,
     streamed: f64,
     prices: Arc<Prices>,
     figures: Mutex<Figures>,
@@ -94,6 +95,7 @@ async fn simulate(of: &Simulation, contender: Contender) -> Result<Figures, Conf
         began: Instant::now(),
         length: of.options.length,
         model: of.model.clone(),
+        route: "default".into(),
         streamed: of.world.calls.streamed,
         prices: of.prices()?,
         figures: Mutex::new(Figures::new(contender.as_str(), &names)),
@@ -158,17 +160,16 @@ impl Run {
         let by_chance = rng.f64() < self.streamed;
         let stream = recorded.as_ref().map_or(by_chance, |call| call.stream);
         let model = recorded.and_then(|call| call.model).unwrap_or_else(|| self.model.clone());
-        let log = RecoveryLog::enabled();
         let mut request = ChatRequest::user(number.to_string()).with_model(model.as_str());
+        let log = request.context.log.clone();
         request.stream = stream;
         let mut draft = Draft::new(format!("call {number}"));
         draft.model = model;
         draft.stream = request.stream;
-        draft.route = Some("default".into());
+        draft.route = Some(self.route.clone());
         draft.prices = Some(self.prices.clone());
         draft.began = std::time::UNIX_EPOCH + (began - self.began);
         let context = request.context_mut();
-        context.log = log.clone();
         *context = std::mem::take(context).with_session(conversation);
         let answer = match &self.asked {
             Asked::Stack(stacks) => read(stacks.ask(request).await).await,
@@ -266,12 +267,10 @@ fn over(call: Result<(), JoinError>) {
 /// Reads an answer to its end: who gave it.
 async fn read(response: Result<ChatResponse, Failure>) -> Result<Option<Target>, Failure> {
     let (head, mut events) = response?.into_parts();
-    let mut ended = false;
     while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await {
-        ended |= event?.is_end();
+        if event?.is_end() {
+            return Ok(head.target);
+        }
     }
-    match ended {
-        true => Ok(head.target),
-        false => Err(Failure::new(Reason::Network, "the answer has no end")),
-    }
+    Err(Failure::new(Reason::Network, "the answer has no end"))
 }
