@@ -167,7 +167,7 @@ pub(crate) fn messages(stream: bool) -> ChatRequest {
     let mut headers = http::HeaderMap::new();
     headers.insert("anthropic-beta", "one-2025-01-01, two-2025-01-01".parse().unwrap());
     headers.insert("anthropic-version", "2023-06-01".parse().unwrap());
-    request.headers = headers;
+    request.headers = headers.into();
     request.query = Some("beta=true".into());
     request
 }
