@@ -146,7 +146,7 @@ fn serves_and_stops(provider: SocketAddr, out: Stream, err: Stream) {
         let answer = panic::catch_unwind(|| http(gateway.at, &chat("gpt-4o", false, KEY)));
         let ended = gateway.child.try_wait().unwrap();
         assert_eq!(ended, None, "{name}: it has ended after {n} calls");
-        let answer = answer.unwrap_or_else(|why| panic::resume_unwind(why));
+        let answer = answer.unwrap_or_else(|_| panic!("{name}: call {n} was not answered"));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{name}: {answer}");
     }
     let mut stream = TcpStream::connect(gateway.at).unwrap();
