@@ -231,7 +231,8 @@ impl World {
             eprintln!("added to a call: round {}", round + 1);
             let mut cells = [[0.0; 2]; 2];
             // In turn, and each first as often as the other.
-            let pair = [(0, &self.alone), (1, &self.shared[round % NODES])];
+            // The same one each time, or it would be colder than the one that is alone.
+            let pair = [(0, &self.alone), (1, &self.shared[0])];
             let turn: Vec<_> = match round % 2 {
                 0 => pair.into_iter().collect(),
                 _ => pair.into_iter().rev().collect(),
