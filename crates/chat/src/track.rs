@@ -7,7 +7,6 @@ use std::{
 };
 
 use futures_core::Stream;
-use smallvec::SmallVec;
 use steadfast_core::{BufferLimits, Deadline, Failure, Lease, Track, UntilEnd, time::Alarm};
 
 use crate::{ChatResponse, Event, Events};
@@ -19,7 +18,7 @@ impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
     fn track(&self, reply: ChatResponse<S>) -> Self::Tracked {
         reply.map_through(|events| TrackedEvents {
             events,
-            buffered: None,
+            buffered: Vec::new(),
             timer: None,
             lease: Lease::idle(),
             waited: false,
@@ -56,9 +55,9 @@ impl<S: Events + Unpin> Track<ChatResponse<S>> for UntilEnd {
 /// after its first error.
 pub struct TrackedEvents<S> {
     events: S,
-    /// What was read while waiting for the first content; once that is there, the last one first. One
-    /// event, as most answers have, is not allocated.
-    buffered: Option<SmallVec<[Event; 1]>>,
+    /// What was read while waiting for the first content; once that is there, the last one first. Not in place: of all
+    /// layers around an answer only the innermost waits, and each moves what is inside it.
+    buffered: Vec<Event>,
     /// Armed while there is something to wait for.
     timer: Option<Alarm>,
     /// The wait for the first content is over, whether it came or not.
@@ -72,12 +71,6 @@ pub struct TrackedEvents<S> {
     ended: bool,
 }
 
-impl<S> TrackedEvents<S> {
-    fn buffered(&self) -> usize {
-        self.buffered.as_ref().map_or(0, SmallVec::len)
-    }
-}
-
 impl<S: Events + Unpin> TrackedEvents<S> {
     /// Reads up to the first content, the end or the limits; whether content, or the end, was read.
     fn poll_fill(
@@ -88,14 +81,13 @@ impl<S: Events + Unpin> TrackedEvents<S> {
         if self.waited {
             return Poll::Ready(Ok(false));
         }
-        let buffered = self.buffered.get_or_insert_default();
-        let mut bytes: usize = buffered.iter().map(Event::size).sum();
+        let mut bytes: usize = self.buffered.iter().map(Event::size).sum();
         let has_content = loop {
             match Pin::new(&mut self.events).poll_next(cx) {
                 Poll::Ready(Some(Ok(event))) => {
                     let has_content = event.is_content() || event.is_end();
                     bytes += event.size();
-                    buffered.push(event);
+                    self.buffered.push(event);
                     if has_content || bytes > limits.bytes {
                         break has_content;
                     }
@@ -114,20 +106,17 @@ impl<S: Events + Unpin> TrackedEvents<S> {
         };
         (self.timer, self.waited) = (None, true);
         // `poll_event` pops from the end.
-        buffered.reverse();
+        self.buffered.reverse();
         Poll::Ready(Ok(has_content))
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {
-        if let Some(buffered) = &mut self.buffered {
-            let event = buffered.pop();
+        if let Some(event) = self.buffered.pop() {
             // A stream may go on for long after its first content.
-            if buffered.is_empty() {
-                self.buffered = None;
+            if self.buffered.is_empty() {
+                self.buffered = Vec::new();
             }
-            if event.is_some() {
-                return Poll::Ready(event.map(Ok));
-            }
+            return Poll::Ready(Some(Ok(event)));
         }
         if self.exhausted {
             return Poll::Ready(None);
@@ -183,7 +172,7 @@ impl<S: Events + Unpin> Stream for TrackedEvents<S> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (low, high) = self.events.size_hint();
-        let buffered = self.buffered();
+        let buffered = self.buffered.len();
         (low.saturating_add(buffered), high.and_then(|high| high.checked_add(buffered)))
     }
 }
@@ -191,7 +180,7 @@ impl<S: Events + Unpin> Stream for TrackedEvents<S> {
 impl<S> fmt::Debug for TrackedEvents<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrackedEvents")
-            .field("buffered", &self.buffered())
+            .field("buffered", &self.buffered.len())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

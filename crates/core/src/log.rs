@@ -296,6 +296,18 @@ impl RecoveryLog {
         self.kept().map_or_else(Vec::new, |steps| steps.lock().kept.clone())
     }
 
+    /// Reads the attempts and the steps so far, without copying them; none where they are not kept. `read` must not
+    /// record anything.
+    pub fn read<R>(&self, read: impl FnOnce(&[AttemptRecord], &[Step]) -> R) -> R {
+        match self.kept() {
+            Some(steps) => {
+                let steps = steps.lock();
+                read(&steps.attempts, &steps.kept)
+            }
+            None => read(&[], &[]),
+        }
+    }
+
     /// How many steps were dropped beyond [`MAX_STEPS`].
     pub fn dropped(&self) -> usize {
         self.kept().map_or(0, |steps| steps.lock().dropped)

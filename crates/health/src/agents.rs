@@ -1,6 +1,7 @@
 //! Whose calls have failed.
 
 use std::{
+    collections::VecDeque,
     hash::{BuildHasher, Hash, Hasher},
     sync::LazyLock,
     time::Duration,
@@ -79,7 +80,7 @@ impl AgentKey {
 #[derive(Clone, Debug)]
 pub(crate) struct Agents {
     /// The longest silent first: in the order in which their last calls have ended.
-    entries: Vec<AgentEntry>,
+    entries: VecDeque<AgentEntry>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,7 +109,7 @@ impl Caller {
 impl Agents {
     /// With all the memory that it will ever need.
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::with_capacity(MAX_AGENTS) }
+        Self { entries: VecDeque::with_capacity(MAX_AGENTS) }
     }
 
     /// The call of `agent` that began as the `order`th has failed; the failures in a row that it is part of,
@@ -159,14 +160,14 @@ impl Agents {
 
     fn entry(&mut self, agent: Caller, now: Instant, window: Duration) -> &mut AgentEntry {
         let known = self.entries.iter().position(|entry| entry.agent == agent);
-        let entry = known.map(|at| self.entries.remove(at)).unwrap_or_else(|| {
+        let entry = known.and_then(|at| self.entries.remove(at)).unwrap_or_else(|| {
             if self.entries.len() >= MAX_AGENTS {
                 self.evict(now, window);
             }
             AgentEntry { agent, last_failure: None, row: SmallVec::new(), succeeded: 0 }
         });
         let at = self.entries.len();
-        self.entries.push(entry);
+        self.entries.push_back(entry);
         &mut self.entries[at]
     }
 

@@ -65,6 +65,33 @@ impl<R, M: ReplyMeter> MeteredReply<M, AtOnce> for R {
     }
 }
 
+/// A meter that is large: each layer outside would move it.
+impl<M: ReplyMeter> ReplyMeter for Box<M> {
+    fn log(&self) -> &RecoveryLog {
+        (**self).log()
+    }
+
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        (**self).head(status, headers);
+    }
+
+    fn content(&mut self, bytes: usize) {
+        (**self).content(bytes);
+    }
+
+    fn usage(&mut self, usage: &Usage) {
+        (**self).usage(usage);
+    }
+
+    fn success(&mut self) {
+        (**self).success();
+    }
+
+    fn failure(&mut self, failure: &Failure) {
+        (**self).failure(failure);
+    }
+}
+
 /// A meter, or none: of a call that nothing is known of and nothing is asked of.
 impl<M: ReplyMeter> ReplyMeter for Option<M> {
     fn log(&self) -> &RecoveryLog {

@@ -93,7 +93,7 @@ fn spent(ledger: &SpendLedger) -> u64 {
     ledger.totals(&nobody(), Instant::now()).hour.tokens
 }
 
-const RESERVATION: &str = "what the call may spend, and the list of its accounts";
+const RESERVATION: &str = "what the call may spend, the list of its accounts, and its meter";
 
 contract!(
     spend_of_values,
@@ -101,7 +101,7 @@ contract!(
         .refuses(|layer, _| spend_all(layer.ledger()))
         .state(Action::answer(), |layer| spent(layer.ledger()))
         .held(|layer| reserved(layer.ledger()))
-        .allocates(2, RESERVATION)
+        .allocates(3, RESERVATION)
 );
 
 fn ten<Req>(_: &Req) -> CallTokens {
@@ -114,7 +114,7 @@ contract!(
         .refuses(|layer, _| spend_all(layer.ledger()))
         .state(Action::answer(), |layer| spent(layer.ledger()))
         .held(|layer| reserved(layer.ledger()))
-        .allocates(2, RESERVATION)
+        .allocates(3, RESERVATION)
 );
 
 contract!(
@@ -123,7 +123,7 @@ contract!(
         .refuses(|layer, _| spend_all(layer.ledger()))
         .state(Action::answer(), |layer| spent(layer.ledger()))
         .held(|layer| reserved(layer.ledger()))
-        .allocates(2, RESERVATION)
+        .allocates(3, RESERVATION)
 );
 
 contract!(

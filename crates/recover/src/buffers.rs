@@ -1,7 +1,7 @@
 //! A pool of buffers for the text that is kept of an answer.
 //!
 //! Both layers keep the text of every answer while it streams, so that they can continue it. A
-//! successful answer should cost no allocation of a layer; without this pool it would cost one each
+//! successful answer should cost no allocation for it; without this pool it would cost one each
 //! time its text doubles, in each of the two layers.
 
 use std::cell::RefCell;

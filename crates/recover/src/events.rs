@@ -30,7 +30,7 @@ pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
     /// `None` while there is no stream to read.
     events: Option<E>,
     /// `None` once the answer can not need a further call.
-    answer: Option<AnswerInProgress<P>>,
+    answer: Option<Box<AnswerInProgress<P>>>,
     source: Arc<Source<S, P>>,
     /// Boxed, since few answers have one.
     call: Option<Box<FurtherCall<S>>>,
@@ -45,7 +45,7 @@ pub struct RecoveredEvents<S: Service<ChatRequest>, E, P: Recovery> {
 impl<S: Service<ChatRequest>, E, P: Recovery> RecoveredEvents<S, E, P> {
     pub(crate) fn new(
         events: E,
-        answer: Option<AnswerInProgress<P>>,
+        answer: Option<Box<AnswerInProgress<P>>>,
         source: Arc<Source<S, P>>,
     ) -> Self {
         let (call, out) = (None, VecDeque::new());
@@ -272,7 +272,7 @@ impl<S: Service<ChatRequest>, E, P: Recovery> fmt::Debug for RecoveredEvents<S, 
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecoveredEvents")
             .field("over", &self.answer.is_none())
-            .field("further_calls", &self.answer.as_ref().map_or(0, AnswerInProgress::calls))
+            .field("further_calls", &self.answer.as_ref().map_or(0, |answer| answer.calls()))
             .finish_non_exhaustive()
     }
 }

@@ -133,25 +133,32 @@ pub enum NextAction {
 }
 
 impl<P: Recovery> AnswerInProgress<P> {
-    /// An answer to `request`; `None` for one that is not continued.
-    pub(crate) fn begin(policy: &P, request: ChatRequest, head: &Head) -> Option<Self> {
+    /// The answer to `request`, before its head has come; `None` for one that is not continued. In a box: it is larger
+    /// than everything else that a call carries, and would be moved by each layer outside.
+    pub(crate) fn expect(policy: &P, request: ChatRequest) -> Option<Box<Self>> {
         let (most, state) = policy.begin(&request)?;
-        let mut partial = Partial::new(most);
-        partial.text = buffers::take();
-        partial.calls.set_source(head.dialect, request.stream);
         let before = request.context.attempts;
-        Some(Self {
+        Some(Box::new(Self {
             request,
-            partial,
-            target: head.target.clone(),
-            dialect: head.dialect,
-            first_dialect: head.dialect,
-            attempts: attempts(before, head),
+            partial: Partial::new(most),
+            target: None,
+            dialect: Dialect::OpenAi,
+            first_dialect: Dialect::OpenAi,
+            attempts: before,
             before,
             state,
             out: VecDeque::new(),
             further: None,
-        })
+        }))
+    }
+
+    /// Its head has come.
+    pub(crate) fn begin(&mut self, head: &Head) {
+        self.partial.text = buffers::take();
+        self.partial.calls.set_source(head.dialect, self.request.stream);
+        self.target.clone_from(&head.target);
+        (self.dialect, self.first_dialect) = (head.dialect, head.dialect);
+        self.attempts = attempts(self.before, head);
     }
 
     /// How many further calls there were.

@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 use steadfast_chat::{ChatRequest, ChatResponse, Events};
-use steadfast_core::{Failure, IntoFailure, Reason, Spare, inner_service};
+use steadfast_core::{Failure, IntoFailure, Reason, RecoveryLog, Spare, inner_service};
 use tower_service::Service;
 
 use crate::{
@@ -67,9 +67,14 @@ where
 
     #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let kept = Some((request.clone(), self.source.clone()));
-        self.source.shared.policy.adapt(&mut request);
-        RecoverFuture { call: self.inner.call(request), kept }
+        let policy = &self.source.shared.policy;
+        let kept = Kept {
+            answer: AnswerInProgress::expect(policy, request.clone()),
+            log: request.context.log.clone(),
+            source: self.source.clone(),
+        };
+        policy.adapt(&mut request);
+        RecoverFuture { call: self.inner.call(request), kept: Some(kept) }
     }
 }
 
@@ -81,8 +86,15 @@ pin_project! {
         #[pin]
         call: F,
         // `None` once ready.
-        kept: Option<(ChatRequest, Arc<Source<S, P>>)>,
+        kept: Option<Kept<S, P>>,
     }
+}
+
+/// What is kept of a call until its head has come.
+struct Kept<S, P: Recovery> {
+    answer: Option<Box<AnswerInProgress<P>>>,
+    log: RecoveryLog,
+    source: Arc<Source<S, P>>,
 }
 
 impl<S, F, E, X, P> Future for RecoverFuture<S, F, P>
@@ -100,14 +112,16 @@ where
             return Poll::Ready(Err(polled_again()));
         }
         let reply = ready!(this.call.poll(cx));
-        let Some((request, source)) = this.kept.take() else {
+        let Some(Kept { mut answer, log, source }) = this.kept.take() else {
             return Poll::Ready(Err(polled_again()));
         };
         Poll::Ready(match reply {
             Ok(mut reply) => {
                 // A service of a user's own makes its answers without one.
-                reply.head.log = request.context.log.clone();
-                let answer = AnswerInProgress::begin(&source.shared.policy, request, &reply.head);
+                reply.head.log = log;
+                if let Some(answer) = &mut answer {
+                    answer.begin(&reply.head);
+                }
                 Ok(reply.map(|events| RecoveredEvents::new(events, answer, source)))
             }
             Err(error) => Err(error.into()),

@@ -7,12 +7,16 @@ use steadfast_recover::{ContinuationLayer, StreamResumeLayer, ThinkingMemoryLaye
 use steadfast_testkit::{Action, Aspect, Chat, Contract, contract};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 
+const ITS_ANSWER: &str =
+    "what an answer needs to be continued: too large to be moved by each layer outside";
+
 contract!(
     resume,
     Contract::new(Chat, StreamResumeLayer::default)
         .state(Action::fail_late(Reason::Network), |layer| layer.handle().snapshot().broken)
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::Held, "the text of an answer is dropped with it")
+        .allocates(1, ITS_ANSWER)
 );
 
 contract!(
@@ -21,6 +25,7 @@ contract!(
         .none(Aspect::Refusal, "every call is sent")
         .none(Aspect::State, "it counts truncated answers, which the probe does not give")
         .none(Aspect::Held, "the text of an answer is dropped with it")
+        .allocates(1, ITS_ANSWER)
 );
 
 contract!(

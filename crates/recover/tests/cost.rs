@@ -84,7 +84,7 @@ where
 }
 
 #[test]
-fn a_successful_answer_allocates_only_its_text_buffer() {
+fn a_successful_answer_allocates_only_itself_and_its_text_buffer() {
     let answer = |text: usize, ends| {
         let thought = Block::Thinking("hm ".repeat(999));
         stream("a", &[thought, Block::Text("a".repeat(text))], 9, ends, StopReason::EndTurn)
@@ -108,7 +108,8 @@ fn a_successful_answer_allocates_only_its_text_buffer() {
             one_by_one(ContinuationLayer::default, texts),
         ] {
             for (count, (text, most, why)) in counts.into_iter().zip(answers) {
-                assert!(count <= most, "{text} bytes: {count} allocations, {most} for {why}");
+                let most = most + 1;
+                assert!(count <= most, "{text} bytes: {count} allocations, one for itself, {why}");
             }
         }
     }

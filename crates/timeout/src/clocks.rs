@@ -36,6 +36,8 @@ pub struct Clocks {
     unchecked: u8,
     /// Nothing has come since the timer was set.
     quiet: bool,
+    /// A limit may end before the timer fires.
+    sooner: bool,
     timer: Option<Alarm>,
     target: Option<Target>,
     log: RecoveryLog,
@@ -56,6 +58,7 @@ impl Clocks {
             delivered: false,
             unchecked: 0,
             quiet: false,
+            sooner: false,
             timer: None,
             target: context.target.clone(),
             log: context.log.clone(),
@@ -101,7 +104,14 @@ impl Clocks {
         self.quiet = true;
         loop {
             let now = Instant::now();
-            let Some(due) = self.due(now) else { return Poll::Pending };
+            self.progressed(now);
+            // What comes moves limits later, and they are asked for when the timer fires.
+            if let Some(timer) = &mut self.timer
+                && !std::mem::take(&mut self.sooner)
+            {
+                ready!(timer.poll(cx));
+            }
+            let Some(due) = self.times.due(&self.shared.limits) else { return Poll::Pending };
             if due.at <= now {
                 return Poll::Ready(self.fire(due, now));
             }
@@ -128,16 +138,17 @@ impl Clocks {
         }
         self.unchecked = 0;
         let now = Instant::now();
-        let due = self.due(now).filter(|due| due.at <= now)?;
+        self.progressed(now);
+        let due = self.times.due(&self.shared.limits).filter(|due| due.at <= now)?;
         Some(self.fire(due, now))
     }
 
-    fn due(&mut self, now: Instant) -> Option<Due> {
+    /// Whatever has come since the time was last read has come by `now`.
+    fn progressed(&mut self, now: Instant) {
         self.times.started.get_or_insert(now);
         if std::mem::take(&mut self.fresh) {
             self.times.progress = Some(now);
         }
-        self.times.due(&self.shared.limits)
     }
 
     /// A piece of the reply has come. `content` when it was content and not just a keep-alive,
@@ -166,7 +177,7 @@ impl Clocks {
 
     /// The rate of the answer is measured from now on, for `floor`'s window.
     pub(crate) fn open_window(&mut self, floor: &Floor) {
-        self.quiet = false;
+        (self.quiet, self.sooner) = (false, true);
         self.times.window = Instant::now().checked_add(floor.window);
     }
 

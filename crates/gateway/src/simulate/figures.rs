@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use steadfast_core::Reason;
+use steadfast::{Target, limit::Prices};
+use steadfast_core::{Reason, RecoveryLog};
 
 use super::target::TargetTally;
-use crate::stories::{Outcome, Story};
+use crate::stories::{Ending, Outcome, Story, cost, first_content, is_failed};
 
 /// Intervals of a picture: five minutes of a day.
 pub(super) const INTERVALS: usize = 288;
@@ -102,35 +103,47 @@ impl Figures {
         }
     }
 
-    /// A call is over that began in the `at`th interval.
-    pub(super) fn add(&mut self, at: usize, story: Story) {
+    /// A call is over that began in the `at`th interval, by what its `log` has of it; `tell` makes the whole story of it,
+    /// which few are worth.
+    pub(super) fn add(
+        &mut self,
+        at: usize,
+        log: &RecoveryLog,
+        ending: &Ending,
+        prices: &Prices,
+        tell: impl FnOnce() -> Story,
+    ) {
+        let (first, recovered, micro_dollars) = log.read(|attempts, steps| {
+            for step in steps {
+                *self.steps.entry((step.layer, step.action)).or_default() += 1;
+            }
+            let recovered = attempts.iter().any(is_failed);
+            (first_content(attempts), recovered, cost(attempts, prices))
+        });
         let interval = &mut self.intervals[at.min(INTERVALS - 1)];
         self.asked += 1;
         interval.asked += 1;
-        for step in story.steps() {
-            *self.steps.entry((step.layer, step.action)).or_default() += 1;
-        }
-        self.micro_dollars += story.micro_dollars();
-        interval.micro_dollars += story.micro_dollars();
-        if story.outcome() != Outcome::Ok {
-            *self.lost.entry(story.reason().unwrap_or(Reason::Unknown)).or_default() += 1;
+        self.micro_dollars += micro_dollars;
+        interval.micro_dollars += micro_dollars;
+        if ending.outcome != Outcome::Ok {
+            *self.lost.entry(ending.reason.unwrap_or(Reason::Unknown)).or_default() += 1;
             if self.lost_calls.len() < REMEMBERED {
-                self.lost_calls.push(Arc::new(story));
+                self.lost_calls.push(Arc::new(tell()));
             }
             return;
         }
         self.answered += 1;
         interval.answered += 1;
-        if story.is_recovered() {
+        if recovered {
             self.recovered += 1;
             interval.recovered += 1;
         }
-        if let Some(provider) = story.target().map(steadfast::Target::provider)
+        if let Some(provider) = ending.target.as_ref().map(Target::provider)
             && let Some(at) = self.targets.iter().position(|(name, _)| name == provider)
         {
             interval.by[at] += 1;
         }
-        let Some((began, first)) = story.first_content() else { return };
+        let Some((began, first)) = first else { return };
         for times in [&mut self.first, &mut interval.first] {
             times.add(began + first);
         }
@@ -141,7 +154,7 @@ impl Figures {
         let is_more =
             |most: &Option<(u32, Arc<Story>)>, time| most.as_ref().is_none_or(|one| one.0 < time);
         if is_more(&self.slowest, first) || is_more(&self.most_added, added) {
-            let story = Arc::new(story);
+            let story = Arc::new(tell());
             if is_more(&self.slowest, first) {
                 self.slowest = Some((first, story.clone()));
             }

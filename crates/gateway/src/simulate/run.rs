@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use steadfast::{ChatRequest, ChatResponse, ChatService, Failure, Reason, Target, limit::Prices};
 use steadfast_core::{AttemptsLayer, Call};
 use tokio::{
-    task::{JoinError, JoinSet},
+    sync::Notify,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
@@ -68,6 +68,9 @@ struct Run {
     streamed: f64,
     prices: Arc<Prices>,
     figures: Mutex<Figures>,
+    /// Calls under way, and whether one of them panicked.
+    under_way: Mutex<(usize, bool)>,
+    ended: Notify,
 }
 
 async fn simulate(of: &Simulation, contender: Contender) -> Result<Figures, ConfigErrors> {
@@ -99,6 +102,8 @@ async fn simulate(of: &Simulation, contender: Contender) -> Result<Figures, Conf
         streamed: of.world.calls.streamed,
         prices: of.prices()?,
         figures: Mutex::new(Figures::new(contender.as_str(), &names)),
+        under_way: Mutex::default(),
+        ended: Notify::new(),
     });
     let sampling = tokio::spawn(run.clone().sample());
     run.clone().calls(of.world.calls.shape, &of.options).await;
@@ -116,7 +121,6 @@ impl Run {
     /// Makes the calls: those that were recorded, or a Poisson process whose rate has the shape of the world.
     async fn calls(self: Arc<Self>, shape: Shape, options: &SimulationOptions) {
         let mut rng = Rng::with_seed(options.seed ^ 0x5eed);
-        let mut calls = JoinSet::new();
         if options.recorded.is_empty() {
             let most = options.rate * shape.most();
             let mut at = Duration::ZERO;
@@ -132,26 +136,27 @@ impl Run {
                 }
                 sleep_until(self.began + at).await;
                 number += 1;
-                // In a box: a task of a future is copied several times.
-                calls.spawn(Box::pin(self.clone().call(number, None, rng.fork())));
-                while let Some(call) = calls.try_join_next() {
-                    over(call);
-                }
+                self.begin(number, None, rng.fork());
             }
         }
         for (number, call) in (1..).zip(options.recorded.iter()) {
             sleep_until(self.began + call.at).await;
-            calls.spawn(Box::pin(self.clone().call(number, Some(call.clone()), rng.fork())));
-            while let Some(call) = calls.try_join_next() {
-                over(call);
-            }
+            self.begin(number, Some(call.clone()), rng.fork());
         }
-        while let Some(call) = calls.join_next().await {
-            over(call);
+        while self.under_way.lock().0 > 0 {
+            self.ended.notified().await;
         }
+        assert!(!self.under_way.lock().1, "a call panicked, and would be missing");
     }
 
-    async fn call(self: Arc<Self>, number: u64, recorded: Option<Recorded>, mut rng: Rng) {
+    fn begin(self: &Arc<Self>, number: u64, recorded: Option<Recorded>, rng: Rng) {
+        self.under_way.lock().0 += 1;
+        let under_way = UnderWay(self.clone());
+        // In a box: a task of a future is copied several times.
+        tokio::spawn(Box::pin(async move { under_way.0.call(number, recorded, rng).await }));
+    }
+
+    async fn call(&self, number: u64, recorded: Option<Recorded>, mut rng: Rng) {
         let began = Instant::now();
         let conversation = match recorded {
             Some(_) => format!("r{}", number - 1).into(),
@@ -163,12 +168,6 @@ impl Run {
         let mut request = ChatRequest::user(number.to_string()).with_model(model.as_str());
         let log = request.context.log.clone();
         request.stream = stream;
-        let mut draft = Draft::new(format!("call {number}"));
-        draft.model = model;
-        draft.stream = request.stream;
-        draft.route = Some(self.route.clone());
-        draft.prices = Some(self.prices.clone());
-        draft.began = std::time::UNIX_EPOCH + (began - self.began);
         let context = request.context_mut();
         *context = std::mem::take(context).with_session(conversation);
         let answer = match &self.asked {
@@ -189,8 +188,16 @@ impl Run {
                 ending.target = failure.target().cloned();
             }
         }
-        let story = Story::new(Arc::new(draft), &log, ending);
-        self.figures.lock().add(self.interval(began), story);
+        let tell = || {
+            let mut draft = Draft::new(format!("call {number}"));
+            draft.began = std::time::UNIX_EPOCH + (began - self.began);
+            draft.model.clone_from(&model);
+            draft.stream = stream;
+            draft.route = Some(self.route.clone());
+            draft.prices = Some(self.prices.clone());
+            Story::new(Arc::new(draft), &log, ending.clone())
+        };
+        self.figures.lock().add(self.interval(began), &log, &ending, &self.prices, tell);
     }
 
     /// As the SDKs ask.
@@ -257,10 +264,17 @@ impl Run {
     }
 }
 
-/// A call has ended, and has been counted unless it panicked: then all does, or it would be missing.
-fn over(call: Result<(), JoinError>) {
-    if let Err(error) = call {
-        std::panic::resume_unwind(error.into_panic());
+/// A call that is under way until this is dropped.
+struct UnderWay(Arc<Run>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock();
+        under_way.0 -= 1;
+        under_way.1 |= std::thread::panicking();
+        if under_way.0 == 0 {
+            self.0.ended.notify_one();
+        }
     }
 }
 

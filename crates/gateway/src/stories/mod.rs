@@ -17,7 +17,7 @@ use steadfast_core::RecoveryLog;
 
 pub(crate) use self::{
     query::StoryQuery,
-    story::{Draft, Ending, Outcome, Story},
+    story::{Draft, Ending, Outcome, Story, cost, first_content, is_failed},
 };
 use self::{timeline::Timeline, traffic::Traffic};
 use crate::config::ObserveConfig;

@@ -135,12 +135,7 @@ pub(crate) struct Story {
 impl Story {
     pub(crate) fn new(draft: Arc<Draft>, log: &RecoveryLog, ending: Ending) -> Self {
         let (attempts, steps, dropped) = (log.attempt_records(), log.steps(), log.dropped());
-        let cost = |attempt: &AttemptRecord| {
-            let model = attempt.target.as_ref()?.model()?;
-            attempt.usage.total()?;
-            Some(draft.prices.as_ref()?.price(model).cost(&attempt.usage))
-        };
-        let micro_dollars = attempts.iter().filter_map(cost).fold(0, u64::saturating_add);
+        let micro_dollars = draft.prices.as_ref().map_or(0, |prices| cost(&attempts, prices));
         Self { draft, order: 0, ending, attempts, steps, dropped, micro_dollars }
     }
 
@@ -178,8 +173,7 @@ impl Story {
 
     /// When the attempt began that brought the first content, and how long that took.
     pub(crate) fn first_content(&self) -> Option<(Duration, Duration)> {
-        let brought = self.attempts.iter().filter_map(|one| Some((one.at, one.first_content?)));
-        brought.min_by_key(|(at, first)| *at + *first)
+        first_content(&self.attempts)
     }
 
     /// The tokens that providers have reported for all attempts.
@@ -284,7 +278,23 @@ impl Story {
     }
 }
 
-fn is_failed(attempt: &AttemptRecord) -> bool {
+/// When the attempt began that brought the first content, and how long that took.
+pub(crate) fn first_content(attempts: &[AttemptRecord]) -> Option<(Duration, Duration)> {
+    let brought = attempts.iter().filter_map(|one| Some((one.at, one.first_content?)));
+    brought.min_by_key(|(at, first)| *at + *first)
+}
+
+/// What all `attempts` together have cost, in millionths of a dollar.
+pub(crate) fn cost(attempts: &[AttemptRecord], prices: &Prices) -> u64 {
+    let cost = |attempt: &AttemptRecord| {
+        let model = attempt.target.as_ref()?.model()?;
+        attempt.usage.total()?;
+        Some(prices.price(model).cost(&attempt.usage))
+    };
+    attempts.iter().filter_map(cost).fold(0, u64::saturating_add)
+}
+
+pub(crate) fn is_failed(attempt: &AttemptRecord) -> bool {
     matches!(attempt.end, AttemptEnd::Failed { .. })
 }
 

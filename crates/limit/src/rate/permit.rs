@@ -116,8 +116,14 @@ impl RatePermit {
         if usage.output.is_none() && self.seen > 0 {
             usage.output = Some(self.seen / 4);
         }
-        self.key.update(|quota, now| quota.used(&self.call, &usage, now));
-        self.release();
+        // In one step with its release: an answer that has ended frees what waits for it.
+        let holds = std::mem::take(&mut self.holds);
+        self.key.update(|quota, now| {
+            quota.used(&self.call, &usage, now);
+            if holds {
+                quota.release();
+            }
+        });
     }
 
     fn refund(&mut self) {

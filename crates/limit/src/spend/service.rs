@@ -40,13 +40,13 @@ impl<S, Req, E, T> Service<Req> for SpendLimit<S, E, T>
 where
     S: Service<Req>,
     S::Error: IntoFailure,
-    S::Response: MeteredReply<Option<CallSpendMeter>, T>,
+    S::Response: MeteredReply<Option<Box<CallSpendMeter>>, T>,
     Req: Call,
     E: EstimateTokens<Req>,
 {
-    type Response = <S::Response as MeteredReply<Option<CallSpendMeter>, T>>::Metered;
+    type Response = <S::Response as MeteredReply<Option<Box<CallSpendMeter>>, T>>::Metered;
     type Error = Failure;
-    type Future = MeteredFuture<S::Future, CallSpendMeter, T>;
+    type Future = MeteredFuture<S::Future, Box<CallSpendMeter>, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -69,7 +69,7 @@ where
                 context.spend = Some(call.clone());
                 let meter =
                     CallSpendMeter::new(&self.state, call, price, (tokens, most), &context.log);
-                MeteredFuture::calling(self.inner.call(request), Some(meter))
+                MeteredFuture::calling(self.inner.call(request), Some(Box::new(meter)))
             }
             Err(refusal) => MeteredFuture::refused(event::refused(refusal, request.context())),
         }
@@ -117,13 +117,13 @@ impl<S, Req, E, T> Service<Req> for SpendMeter<S, E, T>
 where
     S: Service<Req>,
     S::Error: IntoFailure,
-    S::Response: MeteredReply<Option<AttemptMeter>, T>,
+    S::Response: MeteredReply<Option<Box<AttemptMeter>>, T>,
     Req: Call,
     E: EstimateTokens<Req>,
 {
-    type Response = <S::Response as MeteredReply<Option<AttemptMeter>, T>>::Metered;
+    type Response = <S::Response as MeteredReply<Option<Box<AttemptMeter>>, T>>::Metered;
     type Error = Failure;
-    type Future = MeteredFuture<S::Future, AttemptMeter, T>;
+    type Future = MeteredFuture<S::Future, Box<AttemptMeter>, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -142,7 +142,7 @@ where
         match spend.attempt(price.most(&most), now) {
             Ok(attempt) => {
                 let meter = AttemptMeter::new(attempt, price, tokens, input, &context.log);
-                MeteredFuture::calling(self.inner.call(request), Some(meter))
+                MeteredFuture::calling(self.inner.call(request), Some(Box::new(meter)))
             }
             Err(refusal) => MeteredFuture::refused(event::refused(refusal, context)),
         }
