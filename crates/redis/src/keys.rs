@@ -81,6 +81,16 @@ impl Keys {
         format!("{}:share:{}", self.root, bounded(key))
     }
 
+    /// What has been spent of an account.
+    pub(crate) fn account(&self, key: &str) -> String {
+        format!("{}:account:{}", self.root, bounded(key))
+    }
+
+    /// Which nodes spend from an account.
+    pub(crate) fn spenders(&self, key: &str) -> String {
+        format!("{}:spenders:{}", self.root, bounded(key))
+    }
+
     /// The token of the last claim.
     pub(crate) fn token(&self) -> String {
         format!("{}:token", self.root)

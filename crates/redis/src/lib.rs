@@ -70,6 +70,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod account;
 mod clock;
 mod config;
 mod connection;

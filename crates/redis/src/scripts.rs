@@ -25,3 +25,7 @@ pub(crate) static RELEASE: LazyLock<Script> =
 /// Leases parts of what is limited.
 pub(crate) static LEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/lease.lua")));
+
+/// Takes down what was spent of accounts, and grants what may be.
+pub(crate) static DRAW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/draw.lua")));

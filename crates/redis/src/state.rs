@@ -6,20 +6,23 @@ use bytes::Bytes;
 use redis::cmd;
 use steadfast_core::{
     shared::{
-        Claim, FactListener, Fleet, LEASED_FOR, News, NodeReport, SharedFuture, SharedState,
-        StoreAway, WantedShare,
+        AccountDraw, AccountGrant, Claim, FORGOTTEN, FactListener, Fleet, LEASED_FOR, News,
+        NodeReport, SILENT, SharedFuture, SharedState, StoreAway, WantedShare,
     },
     time::{WallClock, millis},
 };
 use tokio::{runtime::Handle, time::timeout};
 
 use crate::{
-    AwayCause, RedisConfig, RedisConfigError, driver, endpoint::Endpoint, local::LocalState,
-    outbox::Write, scripts,
+    AwayCause, RedisConfig, RedisConfigError, account, driver, endpoint::Endpoint,
+    local::LocalState, outbox::Write, scripts,
 };
 
 /// What is kept for longer than this is kept for this long: the store's times are bounded, and nothing stays for ever.
 const LONGEST_MS: u64 = 366 * 24 * 3_600 * 1_000;
+
+/// How long an account is kept that nobody draws from: somewhat longer than the longest window of a cap.
+const ACCOUNT_MS: u64 = 31 * 24 * 3_600 * 1_000;
 
 /// The state that the nodes of a fleet share over Redis or Valkey. Cheap to clone; the node leaves when the last clone is
 /// dropped.
@@ -123,6 +126,32 @@ impl SharedState for RedisState {
             let granted = lease.invoke_async::<Vec<u32>>(&mut connection);
             match timeout(local.config.answer_timeout, granted).await {
                 Ok(Ok(granted)) => Ok(granted),
+                Ok(Err(_)) | Err(_) => {
+                    local.doubt.notify_one();
+                    Err(StoreAway)
+                }
+            }
+        })
+    }
+
+    fn draw(&self, draws: Vec<AccountDraw>) -> SharedFuture<'_, Vec<AccountGrant>> {
+        Box::pin(async move {
+            let local = self.local();
+            let mut connection = local.connection().ok_or(StoreAway)?;
+            let mut script = scripts::DRAW.prepare_invoke();
+            script.arg(self.node()).arg(millis(SILENT)).arg(millis(FORGOTTEN)).arg(ACCOUNT_MS);
+            for draw in &draws {
+                script.key(local.keys.account(&draw.key)).key(local.keys.spenders(&draw.key));
+                for number in account::numbers(draw) {
+                    script.arg(number);
+                }
+            }
+            let answers = script.invoke_async::<Vec<Vec<i64>>>(&mut connection);
+            match timeout(local.config.answer_timeout, answers).await {
+                Ok(Ok(answers)) => {
+                    let grants: Option<_> = answers.iter().map(|row| account::grant(row)).collect();
+                    grants.ok_or(StoreAway)
+                }
                 Ok(Err(_)) | Err(_) => {
                     local.doubt.notify_one();
                     Err(StoreAway)

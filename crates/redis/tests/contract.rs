@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{KIND, Server, eventually, hear, publish, shared};
-use steadfast_core::shared::{News, SharedState};
+use fastrand::Rng;
+use steadfast_core::{
+    Spend, SpendCaps,
+    shared::{AccountDraw, AccountGrant, AccountKnown, EmbeddedStore, News, SILENT, SharedState},
+};
 use steadfast_redis::{AwayCause, RedisConfig, RedisState};
 use steadfast_testkit::shared_state;
 use tokio::time::{Instant, sleep};
@@ -204,4 +208,72 @@ async fn nothing_is_left_of_a_node_that_has_gone() {
     eventually("it has gone", || clients() == 0).await;
     assert_eq!(server.cli(&["ZCARD", "{steadfast}:1:heard"]), "0");
     drop(listener);
+}
+
+/// The script and the table of the embedded store are two writings of the same rules.
+#[tokio::test]
+async fn accounts_are_granted_as_by_the_embedded_store() {
+    let server = Server::start().await;
+    let store = EmbeddedStore::new();
+    let mut nodes = Vec::new();
+    for name in ["one", "two", "three"] {
+        nodes.push((server.joined(name).await, store.join(name)));
+    }
+    let mut rng = Rng::with_seed(7);
+    // Of each node: the number of its last draw, spent, and granted by either.
+    let mut known = [(0, Spend::ZERO, [AccountGrant::default(); 2]); 3];
+    for round in 0..400 {
+        let at = rng.usize(..3);
+        let (number, spent, grants) = &mut known[at];
+        assert_eq!(grants[0].granted, grants[1].granted, "round {round}");
+        let granted = grants[0].granted;
+        let part = |rng: &mut Rng, of: u64| rng.u64(0..=of);
+        let used = granted.minus(*spent);
+        *spent = spent.plus(Spend::new(part(&mut rng, used.tokens), part(&mut rng, used.cost)));
+        let mut caps = SpendCaps::of_tokens(50_000, 80_000);
+        caps.month.cost = 9_000;
+        let mut draw = AccountDraw::new("acme", caps);
+        // Now and then one comes twice.
+        *number += u64::from(rng.u32(..10) > 0);
+        (draw.number, draw.spent, draw.granted) = (*number, *spent, granted);
+        draw.needed = spent.plus(Spend::new(part(&mut rng, 900), part(&mut rng, 90)));
+        draw.wanted = draw.needed.plus(Spend::new(part(&mut rng, 5_000), part(&mut rng, 400)));
+        draw.reset = rng.u32(..150) == 0;
+        let mut sent = [draw.clone(), draw];
+        for (draw, grant) in sent.iter_mut().zip(&*grants) {
+            if draw.number > 1 {
+                draw.known = AccountKnown::of(grant, *spent);
+            }
+        }
+        let [by_server, embedded] = sent;
+        let by_server = nodes[at].0.draw(vec![by_server]).await.unwrap();
+        let embedded = nodes[at].1.draw(vec![embedded]).await.unwrap();
+        let what = |grant: &AccountGrant| {
+            let short = grant.short.map(|short| (short.window, short.is_cost, short.missing));
+            (grant.granted, grant.totals, short, grant.short.map(|short| short.frees_in.is_some()))
+        };
+        assert_eq!(what(&by_server[0]), what(&embedded[0]), "round {round}");
+        *grants = [by_server[0], embedded[0]];
+    }
+    assert!(known.iter().any(|(_, spent, _)| spent.cost > 1_000));
+}
+
+/// A node that has been killed may have spent what it had been granted; one that was cut off says what it has.
+#[tokio::test]
+async fn what_a_silent_node_was_granted_counts_as_spent_until_it_is_back() {
+    let server = Server::start().await;
+    let (silent, other) = (server.joined("silent").await, server.joined("other").await);
+    let draw = async |node: &RedisState, number, spent, granted, needed| {
+        let mut draw = AccountDraw::new("acme", SpendCaps::of_tokens(1_000, 0));
+        (draw.number, draw.spent) = (number, Spend::new(spent, 0));
+        (draw.granted, draw.needed) = (Spend::new(granted, 0), Spend::new(needed, 0));
+        let grant = node.draw(vec![draw]).await.unwrap()[0];
+        (grant.granted.tokens, grant.totals.hour.tokens, grant.totals.held.tokens)
+    };
+    assert_eq!(draw(&silent, 1, 0, 0, 600).await, (600, 0, 600));
+    sleep(SILENT + Duration::from_millis(200)).await;
+    for number in 1..3 {
+        assert_eq!(draw(&other, number, 0, 0, 0).await, (0, 600, 0), "once");
+    }
+    assert_eq!(draw(&silent, 2, 250, 600, 600).await, (600, 250, 350));
 }

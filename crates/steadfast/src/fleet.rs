@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use steadfast_core::{Target, shared::SharedState};
+use steadfast_core::{CapSharing, Target, shared::SharedState};
 
 use crate::Handles;
 
 impl Handles {
     /// Shares with other processes what cools, which breakers are open and which providers are degraded: what one of
-    /// them has found, all know. And the windows that providers state,
-    /// and the rate limits of targets: together they keep to them. Once, from inside a tokio runtime; further calls change nothing. See
-    /// [`shared`](steadfast_core::shared) for what that means, and `steadfast-redis` for a state of several machines.
+    /// them has found, all know. And the windows that providers state, the rate limits of targets, and the spend caps of tenants and
+    /// keys: together they keep to them ([`CapSharing::Share`]; for caps that are never exceeded call
+    /// [`spend.share`](steadfast_core::SpendLedger::share) with `Strict` before). Once, from inside a tokio runtime; further
+    /// calls change nothing. See [`shared`](steadfast_core::shared) for what that means, and `steadfast-redis` for a state of
+    /// several machines.
     ///
     /// ```
     /// use std::{sync::Arc, time::Duration};
@@ -52,6 +54,7 @@ impl Handles {
         state: Arc<dyn SharedState>,
         name: impl Fn(&Target) -> Option<String> + Clone + Send + Sync + 'static,
     ) {
+        self.spend.share(state.clone(), CapSharing::default());
         self.failover.share_named(state.clone(), name.clone());
         let of = name.clone();
         self.breaker.share_named(state.clone(), move |key| key.as_ref().and_then(&of));

@@ -19,9 +19,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use steadfast_core::shared::{
-    Claim, FactListener, Known, LEASED_FOR, News, NodeReport, SharedState, StoreAway, WHOLE,
-    WantedShare,
+use steadfast_core::{
+    Spend, SpendCaps, SpendTotals, SpendWindow,
+    shared::{
+        AccountDraw, AccountGrant, AccountKnown, Claim, FactListener, Known, LEASED_FOR, News,
+        NodeReport, SharedState, StoreAway, WHOLE, WantedShare,
+    },
 };
 use tokio::time::{Instant, sleep};
 
@@ -46,6 +49,9 @@ pub async fn contract(make: impl AsyncFn(&str) -> Arc<dyn SharedState>) {
     a_claim_has_one_holder_and_tokens_grow(&make).await;
     a_claim_that_expired_is_not_released(&make).await;
     parts_are_leased_once(&make).await;
+    an_account_is_spent_once(&make).await;
+    a_draw_that_comes_twice_or_late_changes_nothing(&make).await;
+    an_account_that_was_lost_is_learned_again(&make).await;
     the_fleet_is_known_by_name(&make).await;
     clocks_are_the_same(&make).await;
 }
@@ -240,6 +246,115 @@ pub async fn parts_are_leased_once(make: &impl AsyncFn(&str) -> Arc<dyn SharedSt
         assert!(Instant::now() < until, "what is not renewed is free after {LEASED_FOR:?}");
         sleep(LEASED_FOR / 10).await;
     }
+}
+
+/// What all nodes have spent of an account and been granted is together never more than its cap; what one gives back is
+/// another's.
+pub async fn an_account_is_spent_once(make: &impl AsyncFn(&str) -> Arc<dyn SharedState>) {
+    let [a, b] = joined(make, ["account-a", "account-b"]).await;
+    let granted = draw(&a, "account", 1, 0, 0, 600).await;
+    assert_eq!((granted.granted.tokens, granted.short), (600, None), "there is enough");
+    let granted = draw(&b, "account", 1, 0, 0, 600).await;
+    assert_eq!(granted.granted.tokens, 400, "what is left of it");
+    assert_eq!((granted.totals.hour.tokens, granted.totals.held.tokens), (0, 1_000));
+    let short = granted.short.expect("a cap is in the way");
+    assert_eq!((short.window, short.is_cost, short.missing), (SpendWindow::Hour, false, 200));
+    assert_eq!(short.frees_in, None, "nothing was spent yet");
+    let granted = draw(&a, "account", 2, 100, 100, 100).await;
+    assert_eq!((granted.totals.hour.tokens, granted.totals.held.tokens), (100, 400));
+    let granted = draw(&b, "account", 2, 50, 400, 1_000).await;
+    assert_eq!(
+        granted.granted.tokens, 900,
+        "what the other has given back, and not what it has spent"
+    );
+    let short = granted.short.expect("100 are missing");
+    assert_eq!(short.missing, 100);
+    let frees_in = short.frees_in.expect("150 were spent");
+    assert!(frees_in >= Duration::from_secs(3_500) && frees_in <= Duration::from_secs(3_660));
+    let granted = draw(&a, "account", 3, 100, 100, 100).await;
+    assert_eq!((granted.granted.tokens, granted.short), (100, None), "it needs no more");
+    assert_eq!((granted.totals.hour.tokens, granted.totals.held.tokens), (150, 850));
+    // Of what has no cap there is always enough.
+    let mut free = account("account", 4, 100, 100, 100);
+    free.needed = Spend::new(100, 1 << 40);
+    let granted = drawn(&a, free).await;
+    assert_eq!((granted.granted, granted.short), (Spend::new(100, 1 << 40), None));
+}
+
+/// A draw that arrives twice, or after a later one, is as if it had not.
+pub async fn a_draw_that_comes_twice_or_late_changes_nothing(
+    make: &impl AsyncFn(&str) -> Arc<dyn SharedState>,
+) {
+    let [a, b] = joined(make, ["draw-a", "draw-b"]).await;
+    for _ in 0..3 {
+        let granted = draw(&a, "twice", 1, 200, 0, 300).await;
+        assert_eq!(granted.granted.tokens, 300);
+        assert_eq!((granted.totals.hour.tokens, granted.totals.held.tokens), (200, 100));
+    }
+    draw(&a, "twice", 3, 250, 250, 250).await;
+    let granted = draw(&a, "twice", 2, 220, 300, 900).await;
+    assert_eq!((granted.totals.hour.tokens, granted.totals.held.tokens), (250, 0));
+    // What a process has forgotten begins anew, and what it had spent before was spent.
+    let mut anew = account("twice", 1, 50, 0, 50);
+    anew.life = 1;
+    let granted = drawn(&a, anew).await;
+    assert_eq!((granted.granted.tokens, granted.totals.hour.tokens), (50, 300));
+    let granted = draw(&b, "twice", 1, 0, 0, 800).await;
+    assert_eq!(granted.granted.tokens, 700);
+    let mut reset = account("twice", 2, 0, 0, 800);
+    reset.reset = true;
+    let granted = drawn(&b, reset).await;
+    assert_eq!((granted.granted.tokens, granted.totals.hour.tokens), (800, 0), "begun anew");
+}
+
+/// A store that has lost an account learns from its nodes what was spent of it.
+pub async fn an_account_that_was_lost_is_learned_again(
+    make: &impl AsyncFn(&str) -> Arc<dyn SharedState>,
+) {
+    let [a, b] = joined(make, ["lost-a", "lost-b"]).await;
+    let mut totals = SpendTotals::default();
+    totals.hour = Spend::new(800, 0);
+    (totals.day, totals.month) = (Spend::new(900, 0), Spend::new(950, 0));
+    let mut lost = account("lost", 7, 130, 130, 400);
+    lost.known = AccountKnown::restored(totals);
+    (lost.known.since_ms, lost.known.reported) = (1_234, Spend::new(100, 0));
+    let granted = drawn(&a, lost).await;
+    let sums = [granted.totals.hour, granted.totals.day, granted.totals.month];
+    assert_eq!(sums.map(|sum| sum.tokens), [830, 930, 980], "and the 30 that were not reported");
+    assert_eq!(granted.granted.tokens, 300);
+    let granted = draw(&b, "lost", 1, 0, 0, 100).await;
+    assert_eq!(granted.granted.tokens, 0);
+    let mut knows_less = account("lost", 2, 0, 0, 0);
+    totals.hour = Spend::new(700, 0);
+    knows_less.known = AccountKnown::restored(totals);
+    assert_eq!(drawn(&b, knows_less).await.totals.hour.tokens, 830);
+}
+
+/// A draw under a cap of 1,000 tokens in an hour.
+fn account(key: &str, number: u64, spent: u64, granted: u64, needed: u64) -> AccountDraw {
+    let mut draw = AccountDraw::new(key, SpendCaps::of_tokens(1_000, 0));
+    draw.number = number;
+    draw.spent = Spend::new(spent, 0);
+    draw.granted = Spend::new(granted, 0);
+    (draw.needed, draw.wanted) = (Spend::new(needed, 0), Spend::new(needed, 0));
+    draw
+}
+
+async fn draw(
+    node: &Arc<dyn SharedState>,
+    key: &str,
+    number: u64,
+    spent: u64,
+    granted: u64,
+    needed: u64,
+) -> AccountGrant {
+    drawn(node, account(key, number, spent, granted, needed)).await
+}
+
+async fn drawn(node: &Arc<dyn SharedState>, draw: AccountDraw) -> AccountGrant {
+    let grants = node.draw(vec![draw]).await.expect("the store answers");
+    assert_eq!(grants.len(), 1);
+    grants[0]
 }
 
 /// All nodes see who there is, what each shows, and what each has found.

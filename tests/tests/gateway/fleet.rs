@@ -34,12 +34,16 @@ struct Fleet {
 
 impl Fleet {
     fn new(size: usize) -> Self {
+        Self::with_settings(size, "")
+    }
+
+    fn with_settings(size: usize, more: &str) -> Self {
         let sims = [Dialect::OpenAi, Dialect::Anthropic]
             .map(|dialect| provider(dialect).respond(|_| Some(rich_answer())).build());
         let store = EmbeddedStore::new();
         let nodes: Vec<_> = (0..size).map(|at| store.join(&format!("node-{at}"))).collect();
         let keys = format!(
-            "[server]\nauth = 'none'\nadmin_key = '{HASH}'\n[failover]\nchain = ['openai', 'anthropic']\n"
+            "[server]\nauth = 'none'\nadmin_key = '{HASH}'\n[failover]\nchain = ['openai', 'anthropic']\n{more}"
         );
         let gateways = nodes.iter().enumerate().map(|(at, node)| {
             let gateway = InProcess::with_settings(&keys, &sims);
@@ -84,8 +88,11 @@ async fn call(gateway: &InProcess) -> Reply {
 }
 
 async fn fleet(gateway: &InProcess) -> Value {
-    let asked =
-        HttpRequest::get("/admin/fleet").header("authorization", &format!("Bearer {ADMIN}"));
+    admin(gateway, "/admin/fleet").await
+}
+
+async fn admin(gateway: &InProcess, path: &str) -> Value {
+    let asked = HttpRequest::get(path).header("authorization", &format!("Bearer {ADMIN}"));
     let reply = gateway.send(&asked).await;
     assert_eq!(reply.status, 200);
     serde_json::from_slice(&reply.body).unwrap()
@@ -163,4 +170,34 @@ async fn operators_see_the_nodes_and_what_each_has_found() {
     let keys = format!("[server]\nauth = 'none'\nadmin_key = '{HASH}'\n");
     let alone = InProcess::with_settings(&keys, &fleet.sims);
     assert_eq!(self::fleet(&alone).await["shared"], false);
+}
+
+/// A cap of ten calls or so is one for the fleet, and each gateway shows what all have spent.
+#[tokio::test(start_paused = true)]
+async fn a_cap_holds_for_the_fleet() {
+    for caps in ["share", "strict"] {
+        let more = format!("[spend_limit]\ntokens_hour = 40000\n[state]\ncaps = '{caps}'\n");
+        let fleet = Fleet::with_settings(3, &more);
+        let mut answered = 0;
+        for at in 0..9_000 {
+            let reply = call(&fleet.gateways[at % 3]).await;
+            match reply.status {
+                200 => answered += 1,
+                status => {
+                    let text = String::from_utf8_lossy(&reply.body).into_owned();
+                    assert!(status == 402 && text.contains("the cap of"), "{status} {text}");
+                    break;
+                }
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        sleep(Duration::from_secs(10)).await;
+        let spend = [0, 1, 2].map(|at| admin(&fleet.gateways[at], "/admin/spend"));
+        let spend = futures_util::future::join_all(spend).await;
+        let spent = |spend: &Value| spend["accounts"][0]["hour"]["tokens"].as_u64();
+        assert!(spent(&spend[0]).is_some(), "{}", spend[0]);
+        assert!(spend.iter().all(|one| spent(one) == spent(&spend[0])), "{spend:?}");
+        let (spent, most) = (spent(&spend[0]).unwrap(), 10_000);
+        assert!(spent <= 40_000 && spent + 2 * most > 40_000, "{caps}: {answered}, {spent}");
+    }
 }

@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    Claim, FactBoard, FactListener, Fleet, News, NodeReport, SharedFuture, SharedState, StoreAway,
-    StoreReport, WantedShare, lease::ShareTable,
+    AccountDraw, AccountGrant, Claim, FactBoard, FactListener, Fleet, News, NodeReport,
+    SharedFuture, SharedState, StoreAway, StoreReport, WantedShare, account::AccountTable,
+    lease::ShareTable,
 };
 use crate::time::{WallClock, later};
 
@@ -39,6 +40,7 @@ struct StoreState {
     values: HashMap<(&'static str, Box<str>), (Bytes, Instant), RandomState>,
     claims: HashMap<Box<str>, (u64, Instant), RandomState>,
     shares: HashMap<Box<str>, ShareTable, RandomState>,
+    accounts: HashMap<Box<str>, AccountTable, RandomState>,
     /// The token of the last claim.
     token: u64,
 }
@@ -69,6 +71,7 @@ impl Default for StoreState {
             values: HashMap::default(),
             claims: HashMap::default(),
             shares: HashMap::default(),
+            accounts: HashMap::default(),
             token: 0,
         }
     }
@@ -124,6 +127,7 @@ impl EmbeddedStore {
         state.values.clear();
         state.claims.clear();
         state.shares.clear();
+        state.accounts.clear();
         for node in state.reached() {
             state.exchange(&node, now_ms);
         }
@@ -185,6 +189,10 @@ impl StoreState {
         }
         if self.shares.len() >= ENTRIES {
             self.shares.retain(|_, table| !table.is_empty(now));
+        }
+        if self.accounts.len() >= ENTRIES {
+            let now_ms = WallClock::now().unix_ms();
+            self.accounts.retain(|_, table| !table.is_empty(now, now_ms));
         }
     }
 }
@@ -282,6 +290,21 @@ impl SharedState for EmbeddedNode {
             state.shrink(now);
             let granted = wanted.into_iter().map(|WantedShare { key, ppm }| {
                 state.shares.entry(key).or_default().lease(self.node(), ppm, now)
+            });
+            Ok(granted.collect())
+        })
+    }
+
+    fn draw(&self, draws: Vec<AccountDraw>) -> SharedFuture<'_, Vec<AccountGrant>> {
+        Box::pin(async move {
+            self.node.command()?;
+            let (now, now_ms) = (Instant::now(), self.clock().unix_ms());
+            let mut state = self.store.0.lock();
+            state.shrink(now);
+            let granted = draws.into_iter().map(|draw| {
+                let account = state.accounts.entry(draw.key.clone());
+                let account = account.or_insert_with(|| AccountTable::new(now_ms));
+                account.draw(self.node(), &draw, now, now_ms)
             });
             Ok(granted.collect())
         })

@@ -7,7 +7,8 @@
 //! * [`Fact`]: what a node has found, such as that a target rests until a time. It is [published](SharedState::publish)
 //!   on change, and heard through a [`FactListener`].
 //! * *Values*: what is read by key when this node does not know it, with an expiry.
-//! * *Leases* of [parts](WantedShare) of what is limited, such as the rate of a provider.
+//! * *Leases* of [parts](WantedShare) of what is limited, such as the rate of a provider, and [grants](AccountGrant) of
+//!   what may be spent under a cap.
 //! * [`Claim`]: what is done once, by one node, until a time.
 //!
 //! [`EmbeddedStore`] is the store of one process, and of tests with many nodes in one; `steadfast-redis` has that of
@@ -37,6 +38,7 @@
 //! # }
 //! ```
 
+mod account;
 mod board;
 mod claim;
 mod embedded;
@@ -50,6 +52,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 use bytes::Bytes;
 
 pub use self::{
+    account::{AccountDraw, AccountGrant, AccountKnown, FORGOTTEN, SILENT, ShortCap},
     board::{FactBoard, FactListener, FactRow},
     claim::{Claim, ProbeTurns},
     embedded::{EmbeddedNode, EmbeddedStore},
@@ -104,6 +107,11 @@ pub trait SharedState: fmt::Debug + Send + Sync + 'static {
     /// order asked. All that nodes have leased of a key is never more than the whole of it. Asked for about twice a
     /// second, for everything at once.
     fn lease(&self, wanted: Vec<WantedShare>) -> SharedFuture<'_, Vec<u32>>;
+
+    /// Reports what this node has spent of accounts, and asks what it may spend: an answer for each, in their order. What
+    /// all nodes have spent and been granted of an account is never more than its caps. About twice a second, for
+    /// everything at once, and whenever a call waits for it.
+    fn draw(&self, draws: Vec<AccountDraw>) -> SharedFuture<'_, Vec<AccountGrant>>;
 
     /// Claims `key` for this node, for `lasts` at most; `None` while another one has it, or this one.
     fn claim<'a>(&'a self, key: &'a str, lasts: Duration) -> SharedFuture<'a, Option<Claim>>;

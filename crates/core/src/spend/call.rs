@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Account, Spend, SpendAccount, SpendCaps, SpendLedger, SpendRefusal};
+use super::{Account, Spend, SpendAccount, SpendCaps, SpendLease, SpendLedger, SpendRefusal};
 
 /// What one call may spend, over all its attempts: retries, other targets, resumes and hedges. It travels in
 /// the [context](crate::CallContext::spend) of the call, and its clones share it.
@@ -99,6 +99,13 @@ impl CallSpend {
         Ok(AttemptSpend { call: Some(self.0.clone()), held: most })
     }
 
+    /// Asks the state that several processes share for what an attempt needs that may cost `most`: after a refusal of
+    /// [`attempt`](Self::attempt) which is [`unasked`](SpendRefusal::unasked).
+    pub fn lease(&self, most: Spend) -> SpendLease {
+        let missing = most.minus(self.0.free.lock().left);
+        SpendLease::new(&self.0.ledger, self.0.accounts.to_vec(), missing)
+    }
+
     /// How many attempts were made so far.
     pub fn attempts(&self) -> u32 {
         self.0.free.lock().attempts
@@ -127,7 +134,7 @@ impl CallState {
             return Ok(());
         }
         for (held, (account, caps)) in self.accounts.iter().enumerate() {
-            if let Err(refusal) = account.hold(caps, most, now) {
+            if let Err(refusal) = account.hold(caps, most, now, self.ledger.0.fleet.get()) {
                 for (account, _) in &self.accounts[..held] {
                     account.charge(most, Spend::ZERO, now);
                 }

@@ -6,17 +6,26 @@
 
 mod call;
 mod record;
+mod refusal;
+mod shared;
 mod window;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::window::RollingSum;
+use self::shared::{SharedAccount, SpendFleet};
+pub(crate) use self::window::RollingSum;
 pub use self::{
     call::{AttemptSpend, CallSpend},
     record::{SpendRecord, SpendRecordRow},
+    refusal::SpendRefusal,
+    shared::{CapSharing, SpendLease},
 };
 use crate::{Keep, Keyed, KeyedPolicy, time::wall};
 
@@ -52,6 +61,12 @@ impl Spend {
         Self::new(self.tokens.saturating_sub(other.tokens), self.cost.saturating_sub(other.cost))
     }
 
+    /// The larger of both, in tokens and in cost.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self::new(self.tokens.max(other.tokens), self.cost.max(other.cost))
+    }
+
     /// The smaller of both, in tokens and in cost.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
@@ -81,7 +96,7 @@ impl SpendCaps {
         *self == Self::default()
     }
 
-    fn get(&self, window: SpendWindow) -> Spend {
+    pub(crate) const fn get(&self, window: SpendWindow) -> Spend {
         match window {
             SpendWindow::Hour => self.hour,
             SpendWindow::Day => self.day,
@@ -180,65 +195,6 @@ impl SpendTotals {
     }
 }
 
-/// A cap that leaves too little for a call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub struct SpendRefusal {
-    /// Whose cap.
-    pub account: SpendAccount,
-    /// Which window.
-    pub window: SpendWindow,
-    /// Whether the cap on money is meant, or else that on tokens.
-    pub is_cost: bool,
-    /// The cap.
-    pub cap: u64,
-    /// What is used of it, reservations of calls under way included.
-    pub used: u64,
-    /// What the call would reserve.
-    pub requested: u64,
-    /// When there is room for it, if calls under way use what they have reserved; `None` when it is more
-    /// than the cap.
-    pub frees_in: Option<Duration>,
-}
-
-impl fmt::Display for SpendRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { account, window, cap, used, requested, .. } = self;
-        write!(f, "the cap of {account} on the {} of a {} ", self.unit(), window.as_str())?;
-        match self.is_cost {
-            true => write!(
-                f,
-                "is {}: {} are used, and this call may need {}; ",
-                Dollars(*cap),
-                Dollars(*used),
-                Dollars(*requested)
-            )?,
-            false => {
-                write!(f, "is {cap}: {used} are used, and this call may need {requested}; ")?;
-            }
-        }
-        match self.frees_in {
-            Some(wait) => write!(f, "there is room for it in {} s", wait.as_secs().max(1)),
-            None => f.write_str("it is larger than the whole cap"),
-        }
-    }
-}
-
-impl SpendRefusal {
-    const fn unit(&self) -> &'static str {
-        if self.is_cost { "cost" } else { "tokens" }
-    }
-}
-
-/// Micro-dollars, as people read them.
-struct Dollars(u64);
-
-impl fmt::Display for Dollars {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "${}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000)
-    }
-}
-
 /// What calls under way may give back is free in about this time.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
@@ -264,6 +220,8 @@ pub struct SpendLedger(Arc<Accounts>);
 struct Accounts {
     keyed: Keyed<SpendAccount, Account>,
     clock: Clock,
+    /// Other processes that spend from the same accounts.
+    fleet: OnceLock<SpendFleet>,
 }
 
 /// Relates instants to seconds since 1970, which a restart survives.
@@ -293,19 +251,33 @@ struct Account {
 
 #[derive(Clone, Debug)]
 struct AccountState {
+    /// Of this process.
     sums: [RollingSum; 3],
     held: Spend,
+    /// Where others spend from it, too.
+    shared: Option<Box<SharedAccount>>,
+}
+
+/// A sum for each window.
+pub(crate) const fn window_sums() -> [RollingSum; 3] {
+    [SpendWindow::Hour.sum(), SpendWindow::Day.sum(), SpendWindow::Month.sum()]
 }
 
 impl AccountState {
     const fn new() -> Self {
-        let sums = [SpendWindow::Hour.sum(), SpendWindow::Day.sum(), SpendWindow::Month.sum()];
-        Self { sums, held: Spend::ZERO }
+        Self { sums: window_sums(), held: Spend::ZERO, shared: None }
     }
 
-    fn totals(&mut self, unix: u64) -> SpendTotals {
+    /// What this process has spent and holds.
+    fn own_totals(&mut self, unix: u64) -> SpendTotals {
         let [hour, day, month] = self.sums.each_mut().map(|sum| sum.total(unix));
         SpendTotals { hour, day, month, held: self.held }
+    }
+
+    /// What all processes have spent and hold, as far as this one knows.
+    fn totals(&mut self, unix: u64) -> SpendTotals {
+        let own = self.own_totals(unix);
+        self.shared.as_ref().map_or(own, |shared| shared.totals(own))
     }
 
     fn add(&mut self, spent: Spend, unix: u64) {
@@ -319,10 +291,19 @@ impl AccountState {
 impl Account {
     /// Holds `most` in addition to what it holds, or says which cap leaves less; of several, the one that
     /// frees last.
-    fn hold(&self, caps: &SpendCaps, most: Spend, now: Instant) -> Result<(), SpendRefusal> {
+    fn hold(
+        self: &Arc<Self>,
+        caps: &SpendCaps,
+        most: Spend,
+        now: Instant,
+        fleet: Option<&SpendFleet>,
+    ) -> Result<(), SpendRefusal> {
+        if let Some(fleet) = fleet.filter(|_| !caps.is_off()) {
+            return fleet.hold(self, caps, most, now);
+        }
         let unix = self.clock.unix(now);
         let mut state = self.state.lock();
-        let totals = state.totals(unix);
+        let totals = state.own_totals(unix);
         let mut refusal: Option<SpendRefusal> = None;
         for window in SpendWindow::ALL {
             let cap = caps.get(window);
@@ -345,6 +326,8 @@ impl Account {
                     requested,
                     frees_in: (requested <= cap)
                         .then(|| state.frees_in(window, is_cost, over, unix)),
+                    unasked: false,
+                    away: false,
                 };
                 // `None` frees never, and so last.
                 let waits = |one: &SpendRefusal| one.frees_in.unwrap_or(Duration::MAX);
@@ -361,10 +344,14 @@ impl Account {
     }
 
     /// Of what is held, `held` is free again, and `spent` was spent.
-    fn charge(&self, held: Spend, spent: Spend, now: Instant) {
+    fn charge(self: &Arc<Self>, held: Spend, spent: Spend, now: Instant) {
         let mut state = self.state.lock();
         state.held = state.held.minus(held);
         state.add(spent, self.clock.unix(now));
+        let held = state.held;
+        if let Some(shared) = &mut state.shared {
+            shared.spent(self, spent, held);
+        }
     }
 }
 
@@ -396,7 +383,8 @@ impl SpendLedger {
     /// An empty ledger of as many accounts as `policy` says. What is too many is forgotten: accounts that
     /// have spent nothing first.
     pub fn new(policy: KeyedPolicy) -> Self {
-        Self(Arc::new(Accounts { keyed: Keyed::new(policy), clock: Clock::new() }))
+        let (clock, fleet) = (Clock::new(), OnceLock::new());
+        Self(Arc::new(Accounts { keyed: Keyed::new(policy), clock, fleet }))
     }
 
     /// Keeps as many accounts as `policy` says from now on.
@@ -426,7 +414,7 @@ impl SpendLedger {
         now: Instant,
     ) -> Result<SpendReservation, SpendRefusal> {
         let account = self.account(account, now);
-        account.hold(caps, most, now)?;
+        account.hold(caps, most, now, self.0.fleet.get())?;
         Ok(SpendReservation { account: Some(account), held: most })
     }
 
@@ -459,7 +447,10 @@ impl SpendLedger {
         let Some(account) = self.0.keyed.get(account) else { return false };
         let mut state = account.state.lock();
         let was = state.totals(self.0.clock.unix(Instant::now())).month != Spend::ZERO;
-        state.sums = AccountState::new().sums;
+        state.sums = window_sums();
+        if let Some(shared) = &mut state.shared {
+            shared.reset();
+        }
         was
     }
 }

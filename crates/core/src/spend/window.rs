@@ -7,7 +7,7 @@ use super::Spend;
 
 /// What was spent in a rolling window: forgotten up to a bucket late, never early.
 #[derive(Clone, Debug)]
-pub(super) struct RollingSum {
+pub(crate) struct RollingSum {
     /// Seconds of a bucket.
     width: u64,
     /// Buckets of the window.
@@ -18,12 +18,12 @@ pub(super) struct RollingSum {
 }
 
 impl RollingSum {
-    pub(super) const fn new(width: u64, count: u64) -> Self {
+    pub(crate) const fn new(width: u64, count: u64) -> Self {
         Self { width, count, buckets: VecDeque::new(), total: Spend::ZERO }
     }
 
     /// Forgets what is older than the window, and returns the sum of the rest.
-    pub(super) fn total(&mut self, now: u64) -> Spend {
+    pub(crate) fn total(&mut self, now: u64) -> Spend {
         let bucket = now / self.width;
         while let Some((at, spent)) = self.buckets.front().copied()
             && at.saturating_add(self.count) < bucket
@@ -34,7 +34,7 @@ impl RollingSum {
         self.total
     }
 
-    pub(super) fn add(&mut self, spent: Spend, now: u64) {
+    pub(crate) fn add(&mut self, spent: Spend, now: u64) {
         if spent == Spend::ZERO {
             return;
         }
@@ -47,9 +47,21 @@ impl RollingSum {
         self.total = self.total.plus(spent);
     }
 
+    /// What was added then was not spent: it is forgotten, unless its bucket is already.
+    pub(crate) fn take_back(&mut self, spent: Spend, then: u64) {
+        let bucket = then / self.width;
+        // It went to the last bucket that there was then, or to its own.
+        let found = self.buckets.iter_mut().find(|(at, _)| *at >= bucket);
+        if let Some((_, sum)) = found {
+            let taken = sum.min(spent);
+            *sum = sum.minus(taken);
+            self.total = self.total.minus(taken);
+        }
+    }
+
     /// When so much of what `amount` reads has been forgotten, in seconds since 1970; `None` when there is
     /// less in the window.
-    pub(super) fn frees(&self, need: u64, amount: impl Fn(&Spend) -> u64) -> Option<u64> {
+    pub(crate) fn frees(&self, need: u64, amount: impl Fn(&Spend) -> u64) -> Option<u64> {
         let mut freed = 0_u64;
         self.buckets.iter().find_map(|(at, spent)| {
             freed = freed.saturating_add(amount(spent));

@@ -23,7 +23,8 @@ use steadfast::{
     timeout::{DeadlinePolicy, StallPolicy},
 };
 use steadfast_core::{
-    Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope, config::Seconds,
+    CapSharing, Dialect, Failover, OnUnsupported, Reason, RecoveryTable, Retry, Scope,
+    config::Seconds,
 };
 
 use super::{Link, RouteConfig, SpendLimitConfig, validate::key_name};
@@ -495,11 +496,21 @@ pub struct StateConfig {
     pub prefix: String,
     /// Which gateways belong together. One whose `prefix` is another fleet's shares nothing, and says so.
     pub fleet: String,
+    /// What happens to calls under a [spend cap](#spend_limit), which holds for all gateways together, while the store is away.
+    /// `share`: each gateway has its part of what was left, so that calls go on; one that is cut off alone may exceed a cap by
+    /// that. `strict`: no cap is exceeded, and calls are refused for which nothing was granted before.
+    pub caps: CapSharing,
 }
 
 impl Default for StateConfig {
     fn default() -> Self {
-        Self { url: None, ca: None, prefix: "steadfast".to_owned(), fleet: "default".to_owned() }
+        Self {
+            url: None,
+            ca: None,
+            prefix: "steadfast".to_owned(),
+            fleet: "default".to_owned(),
+            caps: CapSharing::default(),
+        }
     }
 }
 

@@ -66,7 +66,7 @@ use steadfast::{
     compact::{Counter, Models},
     limit::Prices,
 };
-use steadfast_core::{BoxError, Call, Profile};
+use steadfast_core::{BoxError, Call, CapSharing, Profile};
 use tokio::time::timeout;
 use tower::{Service, util::BoxCloneSyncService};
 
@@ -94,6 +94,8 @@ struct Inner {
     servers: Vec<(String, (String, u16))>,
     secrets: Vec<Secret>,
     prices: Arc<Prices>,
+    /// Of caps that other gateways spend under, too.
+    cap_sharing: CapSharing,
     /// What outlives a change of the configuration, besides the state of the layers.
     kept: Kept,
 }
@@ -289,6 +291,7 @@ impl Gateway {
             catalog,
             stored,
             prices: spend.prices().clone(),
+            cap_sharing: config.state.caps,
             keeper_of_responses: keeper_of_responses(config),
             names: names(config),
             accounts: accounts(config),

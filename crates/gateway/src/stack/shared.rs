@@ -18,11 +18,12 @@ impl SharedNames {
 }
 
 impl Gateway {
-    /// Shares what is known of targets, under `names`: those of this gateway from now on. Targets that are others
+    /// Shares what is known of targets and what was spent under caps, under `names`: those of this gateway from now on. Targets that are others
     /// elsewhere, by their address or key, have other names. What is shared already stays so.
     pub(crate) fn share(&self, state: &Arc<dyn SharedState>, names: &SharedNames) {
         *names.0.write() = self.0.identities.tags();
         let own = names.clone();
+        self.handles().spend.share(state.clone(), self.0.cap_sharing);
         self.handles().share_named(state.clone(), move |target| own.name(target));
         if let Some(summariser) = &self.0.kept.summariser {
             // It has targets of its own, whatever they are called.

@@ -11,7 +11,11 @@ use steadfast_core::{Call, CallSpend, Failure, IntoFailure, SpendLedger, UntilEn
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{AttemptMeter, CallSpendMeter, event, future::MeteredFuture, state::SpendState};
+use super::{
+    AttemptMeter, CallSpendMeter,
+    future::{Admit, MeteredFuture, NotAdmitted},
+    state::SpendState,
+};
 use crate::{EstimateTokens, FromNeeds, MeteredReply};
 
 /// A service whose callers have spend caps; made by [`SpendLimitLayer`](crate::SpendLimitLayer).
@@ -36,44 +40,63 @@ impl<S, E, T> SpendLimit<S, E, T> {
     }
 }
 
-impl<S, Req, E, T> Service<Req> for SpendLimit<S, E, T>
+impl<S, Req, E, T> Admit<Req> for SpendLimit<S, E, T>
 where
     S: Service<Req>,
-    S::Error: IntoFailure,
-    S::Response: MeteredReply<Option<Box<CallSpendMeter>>, T>,
     Req: Call,
     E: EstimateTokens<Req>,
 {
+    type Inner = S;
+    type Meter = Box<CallSpendMeter>;
+
+    fn admit(&self, request: &mut Req) -> Result<Option<Self::Meter>, NotAdmitted> {
+        // A call of a call has its caps from that one.
+        let is_within = |spend: &CallSpend| spend.is_of(&self.state.ledger);
+        if !self.state.is_on() || request.context().spend.as_ref().is_some_and(is_within) {
+            return Ok(None);
+        }
+        let now = Instant::now();
+        let (tokens, most) = (self.estimate.estimate(request), self.estimate.most(request));
+        let (most, _) = self.state.most(request, most, now);
+        let Some(call) = self.state.reserve(request, most, now)? else { return Ok(None) };
+        let price = self.state.price(request);
+        let context = request.context_mut();
+        context.spend = Some(call.clone());
+        let meter = CallSpendMeter::new(&self.state, call, price, (tokens, most), &context.log);
+        Ok(Some(Box::new(meter)))
+    }
+
+    fn inner(&mut self) -> &mut S {
+        &mut self.inner
+    }
+}
+
+impl<S, Req, E, T> Service<Req> for SpendLimit<S, E, T>
+where
+    S: Service<Req> + Clone,
+    S::Error: IntoFailure,
+    S::Response: MeteredReply<Option<Box<CallSpendMeter>>, T>,
+    Req: Call,
+    E: EstimateTokens<Req> + Clone,
+{
     type Response = <S::Response as MeteredReply<Option<Box<CallSpendMeter>>, T>>::Metered;
     type Error = Failure;
-    type Future = MeteredFuture<S::Future, Box<CallSpendMeter>, T>;
+    type Future = MeteredFuture<Self, Req, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     #[inline]
-    fn call(&mut self, mut request: Req) -> Self::Future {
-        // A call of a call has its caps from that one.
-        let is_within = |spend: &CallSpend| spend.is_of(&self.state.ledger);
-        if !self.state.is_on() || request.context().spend.as_ref().is_some_and(is_within) {
-            return MeteredFuture::calling(self.inner.call(request), None);
-        }
-        let (tokens, most) = (self.estimate.estimate(&request), self.estimate.most(&request));
-        let (most, _) = self.state.most(&request, most, Instant::now());
-        match self.state.reserve(&request, most, Instant::now()) {
-            Ok(None) => MeteredFuture::calling(self.inner.call(request), None),
-            Ok(Some(call)) => {
-                let price = self.state.price(&request);
-                let context = request.context_mut();
-                context.spend = Some(call.clone());
-                let meter =
-                    CallSpendMeter::new(&self.state, call, price, (tokens, most), &context.log);
-                MeteredFuture::calling(self.inner.call(request), Some(Box::new(meter)))
-            }
-            Err(refusal) => MeteredFuture::refused(event::refused(refusal, request.context())),
-        }
+    fn call(&mut self, request: Req) -> Self::Future {
+        MeteredFuture::new(self, request, ready)
     }
+}
+
+/// The service that is ready, for a call that waits; a clone is left in its place.
+fn ready<A: Clone>(service: &mut A) -> A {
+    let next = service.clone();
+    std::mem::replace(service, next)
 }
 
 impl<S: Clone, E: Clone, T> Clone for SpendLimit<S, E, T> {
@@ -113,17 +136,51 @@ impl<S, E, T> SpendMeter<S, E, T> {
     }
 }
 
-impl<S, Req, E, T> Service<Req> for SpendMeter<S, E, T>
+impl<S, Req, E, T> Admit<Req> for SpendMeter<S, E, T>
 where
     S: Service<Req>,
-    S::Error: IntoFailure,
-    S::Response: MeteredReply<Option<Box<AttemptMeter>>, T>,
     Req: Call,
     E: EstimateTokens<Req>,
 {
+    type Inner = S;
+    type Meter = Box<AttemptMeter>;
+
+    fn admit(&self, request: &mut Req) -> Result<Option<Self::Meter>, NotAdmitted> {
+        let context = request.context();
+        let Some(spend) = &context.spend else { return Ok(None) };
+        let now = Instant::now();
+        let (tokens, most) = (self.estimate.estimate(request), self.estimate.most(request));
+        let (most, input) = self.state.most(request, most, now);
+        let price = self.state.price(request);
+        let most = price.most(&most);
+        match spend.attempt(most, now) {
+            Ok(attempt) => {
+                let meter = AttemptMeter::new(attempt, price, tokens, input, &context.log);
+                Ok(Some(Box::new(meter)))
+            }
+            Err(refusal) => {
+                let lease = refusal.unasked.then(|| spend.lease(most));
+                Err(NotAdmitted { refusal, lease })
+            }
+        }
+    }
+
+    fn inner(&mut self) -> &mut S {
+        &mut self.inner
+    }
+}
+
+impl<S, Req, E, T> Service<Req> for SpendMeter<S, E, T>
+where
+    S: Service<Req> + Clone,
+    S::Error: IntoFailure,
+    S::Response: MeteredReply<Option<Box<AttemptMeter>>, T>,
+    Req: Call,
+    E: EstimateTokens<Req> + Clone,
+{
     type Response = <S::Response as MeteredReply<Option<Box<AttemptMeter>>, T>>::Metered;
     type Error = Failure;
-    type Future = MeteredFuture<S::Future, Box<AttemptMeter>, T>;
+    type Future = MeteredFuture<Self, Req, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -131,21 +188,7 @@ where
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        let context = request.context();
-        let Some(spend) = &context.spend else {
-            return MeteredFuture::calling(self.inner.call(request), None);
-        };
-        let now = Instant::now();
-        let (tokens, most) = (self.estimate.estimate(&request), self.estimate.most(&request));
-        let (most, input) = self.state.most(&request, most, now);
-        let price = self.state.price(&request);
-        match spend.attempt(price.most(&most), now) {
-            Ok(attempt) => {
-                let meter = AttemptMeter::new(attempt, price, tokens, input, &context.log);
-                MeteredFuture::calling(self.inner.call(request), Some(Box::new(meter)))
-            }
-            Err(refusal) => MeteredFuture::refused(event::refused(refusal, context)),
-        }
+        MeteredFuture::new(self, request, ready)
     }
 }
 

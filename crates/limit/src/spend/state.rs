@@ -11,11 +11,11 @@ use std::{
 use http::{HeaderMap, StatusCode};
 use steadfast_core::{
     AttemptSpend, Call, CallSpend, Failure, Keep, Keyed, RecoveryLog, Spend, SpendAccount,
-    SpendCaps, SpendLedger, SpendRefusal, Usage,
+    SpendCaps, SpendLedger, Usage,
 };
 use tokio::time::Instant;
 
-use super::{ModelPrice, Prices, SpendLimitPolicy};
+use super::{ModelPrice, Prices, SpendLimitPolicy, future::NotAdmitted};
 use crate::{CallTokens, meter::ReplyMeter};
 
 /// The caps of an account where they are others than the policy's.
@@ -146,7 +146,7 @@ impl SpendState {
         request: &Req,
         most: Usage,
         now: Instant,
-    ) -> Result<Option<CallSpend>, SpendRefusal> {
+    ) -> Result<Option<CallSpend>, NotAdmitted> {
         let identity = request.context().identity();
         let name = identity.and_then(|identity| identity.tenant.clone()).unwrap_or_default();
         let tenant = self.capped(SpendAccount::Tenant(name), self.policy.tenant_caps());
@@ -157,7 +157,13 @@ impl SpendState {
         }
         let most = self.price(request).most(&most);
         let accounts = tenant.into_iter().chain(key);
-        CallSpend::reserve(&self.ledger, accounts, most, now).map(Some)
+        match CallSpend::reserve(&self.ledger, accounts.clone(), most, now) {
+            Ok(call) => Ok(Some(call)),
+            Err(refusal) => {
+                let lease = refusal.unasked.then(|| self.ledger.lease(accounts, most));
+                Err(NotAdmitted { refusal, lease })
+            }
+        }
     }
 
     /// What the model costs that answers `request`, as far as that is known now. Where money is not counted,
