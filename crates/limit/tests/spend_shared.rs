@@ -160,7 +160,7 @@ async fn an_account_without_a_cap_asks_nobody() {
     let policy = SpendLimitPolicy { record: true, ..SpendLimitPolicy::default() };
     let ledger = SpendLimitLayer::new(policy).unwrap().ledger().clone();
     let node = store.join("one");
-    ledger.share(Arc::new(node.clone()), CapSharing::Strict);
+    ledger.share(Arc::new(node), CapSharing::Strict);
     store.set_away(true);
     let account = SpendAccount::Tenant("acme".into());
     let held =

@@ -107,7 +107,7 @@ impl Signals {
 /// What this process has of an account that others spend from, too.
 #[derive(Clone, Debug)]
 pub(super) struct SharedAccount {
-    /// Tells it from one of the same name that was forgotten.
+    /// Another one than that of an account of the same name that was forgotten.
     life: u64,
     caps: SpendCaps,
     /// Of the last draw that was sent, and of the last one that was answered.

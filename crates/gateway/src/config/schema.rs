@@ -496,9 +496,8 @@ pub struct StateConfig {
     pub prefix: String,
     /// Which gateways belong together. One whose `prefix` is another fleet's shares nothing, and says so.
     pub fleet: String,
-    /// What happens to calls under a [spend cap](#spend_limit), which holds for all gateways together, while the store is away.
-    /// `share`: each gateway has its part of what was left, so that calls go on; one that is cut off alone may exceed a cap by
-    /// that. `strict`: no cap is exceeded, and calls are refused for which nothing was granted before.
+    /// What becomes of calls under a [spend cap](#spend_limit), which holds for all gateways together, while the store has granted
+    /// nothing for them: see [fleet.md](fleet.md#caps-on-what-is-spent).
     pub caps: CapSharing,
 }
 

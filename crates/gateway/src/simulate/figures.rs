@@ -103,7 +103,7 @@ impl Figures {
         }
     }
 
-    /// A call is over that began in the `at`th interval, by what its `log` has of it; `tell` makes the whole story of it,
+    /// A call is over that began in the `at`th interval, by what its `log` has of it; `story` makes the whole of it,
     /// which few are worth.
     pub(super) fn add(
         &mut self,
@@ -111,7 +111,7 @@ impl Figures {
         log: &RecoveryLog,
         ending: &Ending,
         prices: &Prices,
-        tell: impl FnOnce() -> Story,
+        story: impl FnOnce() -> Story,
     ) {
         let (first, recovered, micro_dollars) = log.read(|attempts, steps| {
             for step in steps {
@@ -128,7 +128,7 @@ impl Figures {
         if ending.outcome != Outcome::Ok {
             *self.lost.entry(ending.reason.unwrap_or(Reason::Unknown)).or_default() += 1;
             if self.lost_calls.len() < REMEMBERED {
-                self.lost_calls.push(Arc::new(tell()));
+                self.lost_calls.push(Arc::new(story()));
             }
             return;
         }
@@ -154,7 +154,7 @@ impl Figures {
         let is_more =
             |most: &Option<(u32, Arc<Story>)>, time| most.as_ref().is_none_or(|one| one.0 < time);
         if is_more(&self.slowest, first) || is_more(&self.most_added, added) {
-            let story = Arc::new(tell());
+            let story = Arc::new(story());
             if is_more(&self.slowest, first) {
                 self.slowest = Some((first, story.clone()));
             }

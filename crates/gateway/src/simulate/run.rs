@@ -188,7 +188,7 @@ impl Run {
                 ending.target = failure.target().cloned();
             }
         }
-        let tell = || {
+        let story = || {
             let mut draft = Draft::new(format!("call {number}"));
             draft.began = std::time::UNIX_EPOCH + (began - self.began);
             draft.model.clone_from(&model);
@@ -197,7 +197,7 @@ impl Run {
             draft.prices = Some(self.prices.clone());
             Story::new(Arc::new(draft), &log, ending.clone())
         };
-        self.figures.lock().add(self.interval(began), &log, &ending, &self.prices, tell);
+        self.figures.lock().add(self.interval(began), &log, &ending, &self.prices, story);
     }
 
     /// As the SDKs ask.

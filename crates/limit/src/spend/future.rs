@@ -33,7 +33,7 @@ pub trait Admit<Req>: Sized {
 #[derive(Debug)]
 pub struct NotAdmitted {
     /// The cap that leaves too little.
-    pub refusal: SpendRefusal,
+    pub refusal: Box<SpendRefusal>,
     /// What may change that: other processes spend from the same account, and the state that they share has not been
     /// asked.
     pub lease: Option<SpendLease>,
@@ -85,7 +85,7 @@ impl<A: Admit<Req>, Req: Call, T> MeteredFuture<A, Req, T> {
                 State::Leasing { waiting: Box::new(waiting) }
             }
             Err(NotAdmitted { refusal, .. }) => {
-                State::Over { failure: Some(event::refused(refusal, request.context())) }
+                State::Over { failure: Some(event::refused(*refusal, request.context())) }
             }
         };
         Self { state, reach: PhantomData }
@@ -147,7 +147,7 @@ impl<A: Admit<Req>, Req: Call> Waiting<A, Req> {
                 return None;
             }
             Err(NotAdmitted { refusal, .. }) => {
-                State::Over { failure: Some(event::refused(refusal, request.context())) }
+                State::Over { failure: Some(event::refused(*refusal, request.context())) }
             }
         })
     }

@@ -160,7 +160,7 @@ where
             }
             Err(refusal) => {
                 let lease = refusal.unasked.then(|| spend.lease(most));
-                Err(NotAdmitted { refusal, lease })
+                Err(NotAdmitted { refusal: Box::new(refusal), lease })
             }
         }
     }

@@ -161,7 +161,7 @@ impl SpendState {
             Ok(call) => Ok(Some(call)),
             Err(refusal) => {
                 let lease = refusal.unasked.then(|| self.ledger.lease(accounts, most));
-                Err(NotAdmitted { refusal, lease })
+                Err(NotAdmitted { refusal: Box::new(refusal), lease })
             }
         }
     }
