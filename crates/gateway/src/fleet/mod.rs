@@ -43,13 +43,14 @@ impl Fleet {
         gateway: &Gateway,
         text: &str,
         address: String,
-        tasks: impl FnOnce() -> Vec<SharedTask>,
+        tasks: impl FnOnce(&Arc<dyn SharedState>) -> Vec<SharedTask>,
     ) {
+        let own = state.clone();
         let shared = Shared { state, names: SharedNames::default(), address };
         if self.shared.set(shared).is_ok() {
             self.renew(gateway, text);
             // Nobody else has set them.
-            let _ = self.tasks.set(tasks());
+            let _ = self.tasks.set(tasks(&own));
         }
     }
 

@@ -238,9 +238,9 @@ impl App {
     /// Outside of a tokio runtime.
     pub fn share(&self, state: Arc<dyn SharedState>, address: impl Into<String>) {
         let setup = self.setup();
-        let tasks = || shared::tasks(self, &state);
+        let tasks = |state: &_| shared::tasks(self, state);
         let (text, address) = (setup.source.as_str(), address.into());
-        self.fleet().join(state.clone(), &setup.gateway, text, address, tasks);
+        self.fleet().join(state, &setup.gateway, text, address, tasks);
     }
 
     /// Traces requests by `telemetry` from now on, where nothing does so yet.
