@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio, id},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -185,4 +186,115 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
     let _store = program("redis-server", &redis);
     until("the store is back", || get(second, "/admin/fleet").contains("\"away\":false"));
     assert!(answered(balancer));
+}
+
+fn post(at: SocketAddr, path: &str, body: &str) -> String {
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {ADMIN}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    http(at, &request)
+}
+
+/// A provider that refuses every key, for as long as the test runs.
+fn refusing() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 65_536]);
+            let refused =
+                "HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+            let _ = stream.write_all(refused.as_bytes());
+        }
+    });
+    at
+}
+
+#[test]
+fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
+    let folder = folder("fleet-held");
+    let (store_at, first, second) = (port(), local(port()), local(port()));
+    let store_port = store_at.to_string();
+    let redis = ["--port", &store_port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let store = program("redis-server", &redis);
+    until("the store listens", || listens(local(store_at)));
+    let provider = refusing();
+    let config = format!(
+        "[server]\nadmin_key = \"env:ADMIN_KEY\"\n\
+         [[tenants]]\nname = \"everybody\"\nkeys = [\"env:GATEWAY_KEY\"]\n[state]\nurl = \"env:STATE_URL\"\n\
+         [escalation]\nenabled = true\n\
+         [[providers]]\nname = \"openai\"\ndialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n\
+         credentials = [\"env:OPENAI_API_KEY\"]\n",
+    );
+    let config = file(&folder, "steadfast.toml", &config);
+    let gateway = |at: SocketAddr| {
+        let mut command = steadfast(&["serve", "--config", &config, "--listen", &at.to_string()]);
+        command
+            .env("GATEWAY_KEY", KEY)
+            .env("ADMIN_KEY", ADMIN)
+            .env("OPENAI_API_KEY", "sk-simulated-1");
+        command.env("STATE_URL", format!("redis://127.0.0.1:{store_at}"));
+        let running = Killed(Running::start(command));
+        running.0.line("serves on");
+        running
+    };
+    let one = gateway(first);
+    let _other = gateway(second);
+    for at in [first, second] {
+        until("the gateways know each other", || {
+            get(at, "/admin/fleet").matches("\"address\"").count() == 2
+        });
+    }
+    let call = || std::thread::spawn(move || http(first, &chat(MODEL, false, KEY)));
+    let held = || {
+        let mut id = String::new();
+        until("it is seen at the other one", || {
+            let list = get(second, "/admin/escalations");
+            let found = list.split_once("\"id\":\"").and_then(|(_, rest)| rest.split_once('"'));
+            found.map(|(found, _)| found.clone_into(&mut id)).is_some()
+        });
+        format!("/admin/escalations/{id}")
+    };
+    let answer = "{\"decision\":\"answer\",\"text\":\"We call you back.\"}";
+    let waiting = call();
+    let path = held();
+    let decided = post(second, &path, answer);
+    assert!(decided.starts_with("HTTP/1.1 200"), "{decided}");
+    let reply = waiting.join().unwrap();
+    assert!(reply.contains("We call you back."), "{reply}");
+    assert!(post(second, &path, answer).starts_with("HTTP/1.1 409"));
+    until("it is over", || get(second, "/admin/escalations").contains("\"escalations\":[]"));
+
+    // The one that holds it is frozen: whoever decides is not left to wait, and nothing happens later.
+    let waiting = call();
+    let path = held();
+    one.0.signal("-STOP");
+    let decided = post(second, &path, answer);
+    assert!(decided.starts_with("HTTP/1.1 504"), "{decided}");
+    one.0.signal("-CONT");
+    until("it is heard of again", || {
+        get(second, "/admin/escalations").contains("\"node_heard\":true")
+    });
+    assert!(!waiting.is_finished(), "it is held as before");
+    let mut decided = String::new();
+    until("it is decided", || {
+        decided = post(second, &path, answer);
+        !decided.starts_with("HTTP/1.1 50")
+    });
+    assert!(decided.starts_with("HTTP/1.1 200"), "{decided}");
+    assert!(waiting.join().unwrap().contains("We call you back."));
+
+    // Without the store each has its own.
+    let waiting = call();
+    let path = held();
+    drop(store);
+    until("it is seen that the store is away", || {
+        get(second, "/admin/escalations").contains("\"store_away\":true")
+    });
+    assert!(post(second, &path, answer).starts_with("HTTP/1.1 503"));
+    assert!(post(first, &path, answer).starts_with("HTTP/1.1 200"));
+    assert!(waiting.join().unwrap().contains("We call you back."));
 }

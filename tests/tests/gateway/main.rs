@@ -25,6 +25,7 @@ mod reload;
 mod responses;
 mod routes;
 mod secrets;
+mod shared_operators;
 mod simulated;
 mod spend;
 mod stories;

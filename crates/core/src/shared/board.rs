@@ -160,7 +160,8 @@ impl FactBoard {
 }
 
 impl BoardState {
-    /// The registers of a key; of too many keys, those that end first go.
+    /// The registers of a key. Of too many keys, some of the kind that has most go, those that end first: no kind, such as
+    /// requests that wait for a person in an outage, takes the room of another.
     fn registers(&mut self, key: Key, now_ms: u64) -> &mut HashMap<Box<str>, Fact, RandomState> {
         if self.facts.len() >= KEYS && !self.facts.contains_key(&key) {
             self.expire(now_ms);
@@ -176,16 +177,23 @@ impl BoardState {
         });
     }
 
-    /// Makes room for an eighth, when there is none.
+    /// Makes room, when there is none.
     fn shrink(&mut self) {
         if self.facts.len() < KEYS {
             return;
         }
         let end = |registers: &HashMap<_, Fact, _>| registers.values().map(Fact::ends_ms).max();
-        let mut ends: Vec<_> = self.facts.values().map(end).collect();
-        let (_, last, _) = ends.select_nth_unstable(KEYS / 8);
+        let mut ends = HashMap::<&str, Vec<_>, RandomState>::default();
+        for ((kind, _), registers) in &self.facts {
+            ends.entry(kind).or_default().push(end(registers));
+        }
+        let largest = ends.into_iter().max_by_key(|(_, ends)| ends.len());
+        let Some((kind, mut ends)) = largest else { return };
+        let largest = Box::<str>::from(kind);
+        let eighth = ends.len() / 8;
+        let (_, last, _) = ends.select_nth_unstable(eighth);
         let last = *last;
-        self.facts.retain(|_, registers| end(registers) > last);
+        self.facts.retain(|(kind, _), registers| *kind != largest || end(registers) > last);
     }
 
     fn notify(&self, (kind, key): &Key) {
@@ -331,5 +339,20 @@ mod tests {
             board.apply(row(&format!("same {number}"), 1, 7), 0);
         }
         assert!(board.rows().len() <= KEYS);
+    }
+
+    #[test]
+    fn a_kind_with_many_keys_takes_no_room_of_another() {
+        let board = FactBoard::new("own");
+        for number in 0..100 {
+            board.apply(row(&format!("target {number}"), 1, 10), 0);
+        }
+        for number in 0..40_000_u64 {
+            let fact = Fact { number: 1, since_ms: 1, until_ms: 1_000, ..Fact::default() };
+            board.apply(FactRow::new("held", format!("request {number}"), "other", fact), 0);
+        }
+        let rows = board.rows();
+        assert!(rows.len() <= KEYS, "{}", rows.len());
+        assert_eq!(rows.iter().filter(|row| &*row.kind == "rests").count(), 100);
     }
 }

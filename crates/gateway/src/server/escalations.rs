@@ -6,11 +6,12 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use steadfast::{
     Target,
-    escalate::{DecideError, EscalationDecision, EscalationId, HeldRequest},
+    escalate::{DecideError, EscalationDecision, EscalationHandle, EscalationId, HeldRequest},
+    shared::SharedState,
 };
 use tokio::time::{Instant, timeout};
 
@@ -19,13 +20,24 @@ use super::{
     admin::{admin, shown_to},
     dashboard::operated,
 };
-use crate::{escape, stack::shown};
+use crate::{
+    escape,
+    fleet::{
+        folders::of_node,
+        held::{self, Whereabouts},
+        orders::{self, Order, OrderAnswer},
+    },
+    stack::shown,
+};
+
+/// What other nodes call a decision, and the log.
+pub(super) const DECIDE: &str = "escalation.decide";
 
 /// The largest decision: the longest answer by hand, with every byte of it escaped.
 const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
 /// A decision as it is sent.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "decision", rename_all = "snake_case", deny_unknown_fields)]
 enum Posted {
     TryAgain,
@@ -64,18 +76,40 @@ fn find(held: &HeldRequest, name: &str) -> Target {
     all.find(|part| part.as_str() == name).unwrap_or_else(|| Target::new(name))
 }
 
-/// `GET /admin/escalations`: the requests that wait for a person, the oldest first.
+/// A decision that another node passes on.
+#[derive(Debug, Deserialize, Serialize)]
+struct PassedOn {
+    /// In which round it was held when that was decided.
+    round: u64,
+    decision: Posted,
+}
+
+/// `GET /admin/escalations`: the requests that wait for a person, here and at the nodes that share with this one, the oldest
+/// first.
 pub(super) async fn list(State(app): State<App>, asked: Parts) -> Response {
     if let Err(refused) = admin(&app, &asked) {
         return refused;
     }
     let (now, held) = (Instant::now(), app.gateway().handles().escalation.held());
-    let all: Vec<_> = held.iter().map(|held| shown(held, now)).collect();
-    shown_to(&app, &asked, &json!({ "escalations": all }))
+    let own = held.iter().map(|held| shown(held, now));
+    let all = match app.fleet().state() {
+        None => json!({ "escalations": own.collect::<Vec<_>>() }),
+        Some(state) => {
+            let (node, is_away) = (state.node(), state.is_away());
+            let mut all: Vec<_> = own.map(|held| of_node(held, node)).collect();
+            if !is_away {
+                all.extend(held::of_others(&**state));
+                all.sort_by_key(|held| held["since"].as_u64());
+            }
+            json!({ "escalations": all, "node": node, "store_away": is_away })
+        }
+    };
+    shown_to(&app, &asked, &all)
 }
 
-/// `POST /admin/escalations/{id}`: decides about one. 404 for an id that never was, 409 when the request is
-/// not held any more or has been decided, 400 for a decision that is not possible.
+/// `POST /admin/escalations/{id}`: decides about one, wherever it is held. 404 for an id that never was, 409 when the request
+/// is not held any more or has been decided, 400 for a decision that is not possible; 413, 503 and 504 when it could not be
+/// passed on to the node that holds it, or was not answered.
 pub(super) async fn decide(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -107,25 +141,81 @@ pub(super) async fn decide(
             return says(StatusCode::BAD_REQUEST, &format!("{error}; {help}"));
         }
     };
-    let handle = app.gateway().handles().escalation.clone();
+    let result = decide_here(&app.gateway().handles().escalation, id, posted.clone());
+    let answer = match (result, app.fleet().state()) {
+        (Err(DecideError::Unknown(_)), Some(state)) => decide_there(&**state, id, posted).await,
+        (result, _) => answer(result),
+    };
+    operated(&asked, DECIDE, &id.to_string(), answer.is_done());
+    says(answer.status(), &answer.text)
+}
+
+/// Decides about a request that this node holds, if it does.
+fn decide_here(
+    handle: &EscalationHandle,
+    id: EscalationId,
+    posted: Posted,
+) -> Result<(), DecideError> {
     let decision = match handle.get(id) {
         Some(held) => posted.decision(&held),
         // It is gone, or decided. This finds out which, and is possible for no request: it may be held again in
         // this very moment.
         None => EscalationDecision::TryTarget(Target::new("")),
     };
-    let result = handle.decide(id, decision);
-    operated(&asked, "escalation.decide", &id.to_string(), result.is_ok());
+    handle.decide(id, decision)
+}
+
+/// Passes a decision on to the node that holds the request.
+async fn decide_there(state: &dyn SharedState, id: EscalationId, posted: Posted) -> OrderAnswer {
+    let subject = id.to_string();
+    let (node, round) = match held::find(state, &subject) {
+        Whereabouts::Held { node, round } => (node, round),
+        Whereabouts::Over => return answer(Err(DecideError::Over(id))),
+        Whereabouts::Unknown if state.is_away() => {
+            let text = "this node does not hold it, and can not see what others do: the store that they share can not \
+                        be reached. Ask the node that holds it";
+            return OrderAnswer::new(503, text);
+        }
+        Whereabouts::Unknown => return answer(Err(DecideError::Unknown(id))),
+    };
+    let body = match serde_json::to_value(PassedOn { round, decision: posted }) {
+        Ok(body) => body,
+        Err(error) => return OrderAnswer::new(500, error.to_string()),
+    };
+    let order = Order { node, action: DECIDE.into(), subject: subject.into(), body };
+    orders::pass(state, order).await.unwrap_or_else(|why| why.answer())
+}
+
+/// Decides what another node has passed on.
+pub(super) fn ordered(app: &App, subject: &str, body: Value) -> OrderAnswer {
+    let id: EscalationId = match subject.parse() {
+        Ok(id) => id,
+        Err(error) => return OrderAnswer::new(404, format!("{error}")),
+    };
+    let passed: PassedOn = match serde_json::from_value(body) {
+        Ok(passed) => passed,
+        Err(error) => return OrderAnswer::new(400, error.to_string()),
+    };
+    let gateway = app.gateway();
+    let handle = &gateway.handles().escalation;
+    if handle.get(id).is_some_and(|held| u64::from(held.round) != passed.round) {
+        // Whoever has decided has not seen what became of an earlier decision.
+        return answer(Err(DecideError::AlreadyDecided(id)));
+    }
+    answer(decide_here(handle, id, passed.decision))
+}
+
+fn answer(result: Result<(), DecideError>) -> OrderAnswer {
     match result {
-        Ok(()) => says(StatusCode::OK, &"decided"),
-        Err(error) => says(status_of(&error), &error),
+        Ok(()) => OrderAnswer::new(200, "decided"),
+        Err(error) => OrderAnswer::new(status_of(&error), error.to_string()),
     }
 }
 
-fn status_of(error: &DecideError) -> StatusCode {
+fn status_of(error: &DecideError) -> u16 {
     match error {
-        DecideError::Unknown(_) => StatusCode::NOT_FOUND,
-        DecideError::Over(_) | DecideError::AlreadyDecided(_) => StatusCode::CONFLICT,
-        _ => StatusCode::BAD_REQUEST,
+        DecideError::Unknown(_) => 404,
+        DecideError::Over(_) | DecideError::AlreadyDecided(_) => 409,
+        _ => 400,
     }
 }

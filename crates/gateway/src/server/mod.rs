@@ -23,6 +23,7 @@ mod reload;
 mod reply;
 mod saved;
 mod session;
+mod shared;
 mod socket;
 mod stored;
 mod stories;
@@ -74,7 +75,7 @@ use crate::{
     keys::KeyRing,
     metrics::Metrics,
     responses::ResponseMemory,
-    secrets::{Secrets, keep_configured},
+    secrets::{Mask, Secrets, keep_configured},
     stack::Gateway,
     stories::Stories,
     traces::Traces,
@@ -229,15 +230,17 @@ impl App {
         &self.0.fleet
     }
 
-    /// Shares by `state` from now on what is known of targets, where nothing is shared yet; others see that this
-    /// gateway is at `address`. From inside a tokio runtime.
+    /// Shares by `state` from now on what is known of targets, held requests, and what the folders of `[observe]` have, where
+    /// nothing is shared yet; others see that this gateway is at `address`. From inside a tokio runtime.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     pub fn share(&self, state: Arc<dyn SharedState>, address: impl Into<String>) {
         let setup = self.setup();
-        self.fleet().join(state, &setup.gateway, setup.source.as_str(), address.into());
+        let tasks = |state: &_| shared::tasks(self, state);
+        let (text, address) = (setup.source.as_str(), address.into());
+        self.fleet().join(state, &setup.gateway, text, address, tasks);
     }
 
     /// Traces requests by `telemetry` from now on, where nothing does so yet.
@@ -250,6 +253,11 @@ impl App {
     /// For the answer to the request with this head.
     fn outgoing(&self, headers: &HeaderMap, uri: &Uri) -> Outgoing {
         Outgoing::of(&self.setup().secrets, headers, uri)
+    }
+
+    /// What is masked where nobody has asked.
+    fn mask(&self) -> Mask {
+        Mask::of(self.setup().secrets.clone(), &HeaderMap::new(), &Uri::default())
     }
 
     /// The record of a request in `dialect` that has just come.

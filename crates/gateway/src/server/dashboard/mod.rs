@@ -23,7 +23,13 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use self::session::{Session, forgotten, is_safe};
-pub(super) use self::{actions::operated, feed::Feed, session::Sessions, snapshot::status};
+pub(super) use self::{
+    actions::operated,
+    feed::Feed,
+    folders::{DRAIN, ordered, summary},
+    session::Sessions,
+    snapshot::status,
+};
 use super::{App, Peer};
 use crate::authority::{is_local, is_same_origin};
 

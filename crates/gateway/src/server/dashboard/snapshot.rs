@@ -1,13 +1,11 @@
 //! What the page is fed with: one text for everybody who looks.
 
 use axum::body::Bytes;
-use http::{HeaderMap, Uri};
 use serde_json::{Value, json};
 use steadfast_core::time::wall;
 
 use crate::{
     escape, logs,
-    secrets::Mask,
     server::App,
     stack::{Attention, Severity},
 };
@@ -79,7 +77,6 @@ pub(super) fn event(app: &App) -> Bytes {
     });
     let text = all.to_string();
     // Of no request: what is shown is shown to several.
-    let mask = Mask::of(app.setup().secrets.clone(), &HeaderMap::new(), &Uri::default());
-    let text = mask.text(escape::json(&text).into_owned());
+    let text = app.mask().text(escape::json(&text).into_owned());
     format!("data: {text}\n\n").into()
 }

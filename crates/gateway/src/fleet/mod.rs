@@ -1,4 +1,8 @@
-//! What this gateway shares with others, and what is seen of them.
+//! What this gateway shares with others, what is seen of them, and what they are asked to do.
+
+pub(crate) mod folders;
+pub(crate) mod held;
+pub(crate) mod orders;
 
 use std::{
     fmt::Write,
@@ -7,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use steadfast::shared::{FactRow, Known, NodeReport, SharedState};
+use steadfast::shared::{FactRow, Known, NodeReport, SharedState, SharedTask};
 
 use crate::{
     config::{Config, ConfigErrors, Source},
@@ -18,6 +22,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     shared: OnceLock<Shared>,
+    /// What is shared besides what the layers know.
+    tasks: OnceLock<Vec<SharedTask>>,
 }
 
 #[derive(Debug)]
@@ -30,18 +36,27 @@ struct Shared {
 
 impl Fleet {
     /// Shares by `state` from now on what `gateway` knows, where nothing is shared yet; it listens at `address` and
-    /// goes by the configuration `text`.
+    /// goes by the configuration `text`. `tasks` are those by which it shares what layers do not.
     pub(crate) fn join(
         &self,
         state: Arc<dyn SharedState>,
         gateway: &Gateway,
         text: &str,
         address: String,
+        tasks: impl FnOnce(&Arc<dyn SharedState>) -> Vec<SharedTask>,
     ) {
+        let own = state.clone();
         let shared = Shared { state, names: SharedNames::default(), address };
         if self.shared.set(shared).is_ok() {
             self.renew(gateway, text);
+            // Nobody else has set them.
+            let _ = self.tasks.set(tasks(&own));
         }
+    }
+
+    /// What it is shared by, if it is.
+    pub(crate) fn state(&self) -> Option<&Arc<dyn SharedState>> {
+        self.shared.get().map(|shared| &shared.state)
     }
 
     /// What is configured is this from now on.
