@@ -43,12 +43,17 @@ mod embedded;
 mod fact;
 mod facts;
 mod fleet;
+mod key;
 mod lease;
+mod notice;
+mod values;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 
+#[cfg(feature = "shared")]
+pub use self::key::KeyDigest;
 pub use self::{
     board::{FactBoard, FactListener, FactRow},
     claim::{Claim, ProbeTurns},
@@ -56,7 +61,10 @@ pub use self::{
     fact::{Fact, Known, News},
     facts::{PublishedCircuit, SharedFacts, SharedTask},
     fleet::{Fleet, NodeReport, StoreReport},
+    key::SharedKey,
     lease::{LEASED_FOR, WHOLE, WantedShare},
+    notice::PutNotices,
+    values::{LARGEST_VALUE, READ_LIMIT, ReadValue, SharedValues, ValueFuture},
 };
 use crate::time::WallClock;
 
