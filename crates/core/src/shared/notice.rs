@@ -22,7 +22,7 @@ const KEY: &str = "values";
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// That this node has put values of a kind, and since when others have: a fact that holds for as long as the last of
-/// them may last, and is published at most once a quarter of that. So a store is asked for what a node does not
+/// them may last and half as long again, so that it is published at most once in that half. So a store is asked for what a node does not
 /// know while there is something to be found, and not at all otherwise.
 pub struct PutNotices {
     state: Arc<dyn SharedState>,
@@ -66,7 +66,7 @@ impl PutNotices {
             Some((since, until)) if until > now => since,
             _ => now,
         };
-        let until = later(needed, lasts / 4);
+        let until = later(needed, lasts / 2);
         *own = Some((since, until));
         drop(own);
         let now_ms = self.state.clock().unix_ms();
@@ -145,14 +145,14 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let commands = a.fleet().store.commands - before;
-        assert!((15..=25).contains(&commands), "{commands} in five minutes");
+        assert!((8..=12).contains(&commands), "{commands} in five minutes");
         heard().await;
         let since = other.others(Instant::now()).expect("it holds");
         assert!(since - start < Duration::from_millis(3), "all of it is one time");
         assert_eq!(one.others(Instant::now()), None, "its own it knows");
         tokio::time::advance(Duration::from_secs(58)).await;
         assert!(other.others(Instant::now()).is_some(), "the last value is there yet");
-        tokio::time::advance(Duration::from_secs(20)).await;
+        tokio::time::advance(Duration::from_secs(35)).await;
         assert_eq!(other.others(Instant::now()), None);
         let start = Instant::now();
         one.put(start, MINUTE);
