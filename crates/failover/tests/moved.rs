@@ -4,25 +4,14 @@
 
 mod support;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use steadfast_core::{
     AtOnce, CallContext, Preference, Reason, Target,
-    shared::{
-        Claim, EmbeddedNode, EmbeddedStore, FactListener, Fleet, News, NodeReport, SharedFuture,
-        SharedState, WantedShare,
-    },
-    time::WallClock,
+    shared::{EmbeddedStore, SharedState},
 };
-use steadfast_failover::{CooldownFailoverLayer, OneChain};
+use steadfast_failover::{CooldownFailoverLayer, OneChain, TargetSpec};
+use steadfast_testkit::SharedNode;
 use support::*;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt};
@@ -30,7 +19,7 @@ use tower::{Layer, ServiceExt};
 /// A node with its own layer, in front of the same providers.
 struct Node {
     layer: CooldownFailoverLayer<OneChain, AtOnce>,
-    state: Arc<Counted>,
+    state: Arc<SharedNode>,
     providers: Providers,
 }
 
@@ -44,11 +33,11 @@ impl Node {
     }
 
     fn gets(&self) -> usize {
-        self.state.gets.swap(0, Ordering::Relaxed)
+        self.state.take_reads()
     }
 
     fn puts(&self) -> usize {
-        self.state.puts.swap(0, Ordering::Relaxed)
+        self.state.take_writes()
     }
 
     /// Whether the history of the last call counted as foreign.
@@ -59,7 +48,7 @@ impl Node {
 
 fn node(store: &EmbeddedStore, name: &str, providers: &Providers) -> Node {
     let layer = abc().at_once();
-    let state = Arc::new(Counted::of(store.join(name)));
+    let state = Arc::new(SharedNode::new(store.join(name)));
     assert!(layer.handle().share(state.clone()));
     Node { layer, state, providers: providers.clone() }
 }
@@ -159,7 +148,7 @@ async fn a_provider_of_the_same_name_that_is_another_one_is_not_taken_for_the_sa
     let (store, providers) = (EmbeddedStore::new(), Providers::new());
     let node = |name: &str, key: &'static str| {
         let layer = abc().at_once();
-        let state = Arc::new(Counted::of(store.join(name)));
+        let state = Arc::new(SharedNode::new(store.join(name)));
         let name = move |target: &Target| Some(format!("{target} {key}"));
         assert!(layer.handle().share_named(state.clone(), name));
         Node { layer, state, providers: providers.clone() }
@@ -195,10 +184,9 @@ async fn one_that_is_back_is_back_for_all() {
     let (one, other, store) = two();
     let keyed = |node: &str| {
         let providers = one.providers.clone();
-        let two_keys =
-            steadfast_failover::TargetSpec::new("a").with_credential("1").with_credential("2");
+        let two_keys = TargetSpec::new("a").with_credential("1").with_credential("2");
         let layer = CooldownFailoverLayer::new(chain([two_keys])).at_once();
-        let state = Arc::new(Counted::of(store.join(node)));
+        let state = Arc::new(SharedNode::new(store.join(node)));
         assert!(layer.handle().share(state.clone()));
         Node { layer, state, providers }
     };
@@ -293,7 +281,7 @@ async fn a_store_that_loses_everything_has_it_again_when_it_is_put_again() {
 async fn a_read_that_does_not_answer_has_20_ms() {
     let (one, other, _) = two();
     move_to_b(&one, PlainRequest::session("s")).await;
-    other.state.hang.store(1, Ordering::Relaxed);
+    other.state.set_frozen(true);
     let start = Instant::now();
     assert_eq!(other.turn("s").await, "a");
     assert!((20..=21).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
@@ -304,7 +292,7 @@ async fn a_read_that_does_not_answer_has_20_ms() {
 async fn a_call_that_is_dropped_while_it_reads_leaves_nothing_behind() {
     let (one, other, _) = two();
     move_to_b(&one, PlainRequest::session("s")).await;
-    other.state.hang.store(1, Ordering::Relaxed);
+    other.state.set_frozen(true);
     {
         let service = other.layer.layer(other.providers.client());
         let mut call = tokio_test::task::spawn(service.oneshot(PlainRequest::session("s")));
@@ -315,7 +303,7 @@ async fn a_call_that_is_dropped_while_it_reads_leaves_nothing_behind() {
     assert_eq!(other.layer.handle().sessions(), 0);
     let snapshot = other.layer.handle().snapshot();
     assert!(snapshot.targets().iter().all(|health| health.in_flight == 0));
-    other.state.hang.store(0, Ordering::Relaxed);
+    other.state.set_frozen(false);
     assert_eq!((other.turn("s").await.as_str(), other.gets()), ("b", 1), "it is read again");
 }
 
@@ -337,85 +325,5 @@ async fn a_service_is_not_called_with_readiness_of_before_the_read() {
     for _ in 0..2 {
         let call = tower::Service::call(service.ready().await.unwrap(), PlainRequest::session("s"));
         assert_eq!(call.await.unwrap(), "b");
-    }
-}
-
-/// A node of a store whose reads and writes are counted, and whose reads may hang.
-struct Counted {
-    node: EmbeddedNode,
-    gets: AtomicUsize,
-    puts: AtomicUsize,
-    hang: AtomicUsize,
-}
-
-impl Counted {
-    fn of(node: EmbeddedNode) -> Self {
-        let count = AtomicUsize::default;
-        Self { node, gets: count(), puts: count(), hang: count() }
-    }
-}
-
-impl fmt::Debug for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.node.fmt(f)
-    }
-}
-
-impl SharedState for Counted {
-    fn node(&self) -> &str {
-        self.node.node()
-    }
-
-    fn clock(&self) -> WallClock {
-        self.node.clock()
-    }
-
-    fn is_away(&self) -> bool {
-        self.node.is_away()
-    }
-
-    fn nodes(&self) -> usize {
-        self.node.nodes()
-    }
-
-    fn publish(&self, kind: &'static str, key: &str, news: News) {
-        self.node.publish(kind, key, news);
-    }
-
-    fn subscribe(&self, kind: &'static str) -> FactListener {
-        self.node.subscribe(kind)
-    }
-
-    fn get<'a>(&'a self, space: &'static str, key: &'a str) -> SharedFuture<'a, Option<Bytes>> {
-        self.gets.fetch_add(1, Ordering::Relaxed);
-        match self.hang.load(Ordering::Relaxed) {
-            0 => self.node.get(space, key),
-            _ => Box::pin(std::future::pending()),
-        }
-    }
-
-    fn put(&self, space: &'static str, key: &str, value: Bytes, lasts: Duration) {
-        self.puts.fetch_add(1, Ordering::Relaxed);
-        self.node.put(space, key, value, lasts);
-    }
-
-    fn lease(&self, wanted: Vec<WantedShare>) -> SharedFuture<'_, Vec<u32>> {
-        self.node.lease(wanted)
-    }
-
-    fn claim<'a>(&'a self, key: &'a str, lasts: Duration) -> SharedFuture<'a, Option<Claim>> {
-        self.node.claim(key, lasts)
-    }
-
-    fn release(&self, claim: &Claim) {
-        self.node.release(claim);
-    }
-
-    fn describe(&self, report: NodeReport) {
-        self.node.describe(report);
-    }
-
-    fn fleet(&self) -> Fleet {
-        self.node.fleet()
     }
 }

@@ -1,44 +1,50 @@
 //! That there are values: while nobody has put any, nobody reads.
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::{FactListener, News, SharedState, SharedTask};
 use crate::time::{later, millis};
 
-/// The name of the one fact of its kind.
-const KEY: &str = "values";
-
 /// What a notice says at most of the time to come: a day, so that a layer that keeps for ever is not believed for ever.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// That this node has put values of a kind, and since when others have: a fact that holds for as long as the last of
-/// them may last and half as long again, so that it is published at most once in that half. So a store is asked for what a node does not
-/// know while there is something to be found, and not at all otherwise.
+/// The most names that are known of, by each side; of those beyond it nothing is.
+const NAMES: usize = 1_024;
+
+/// That this node has put values under a name, and since when others have: a fact that holds for as long as the last of
+/// them may last and half as long again, so that it is published at most once in that half. So a store is asked for what a
+/// node does not know while there is something to be found, and not at all otherwise.
 pub struct PutNotices {
     state: Arc<dyn SharedState>,
     kind: &'static str,
-    /// What this node has published: since when it has put values without a pause, and until when they are there.
-    own: Mutex<Option<(Instant, Instant)>>,
-    others: Arc<Others>,
+    /// What this node has published.
+    own: Mutex<Times>,
+    others: Arc<RwLock<Times>>,
     _hearing: SharedTask,
 }
 
-/// When others have put values: in milliseconds since `epoch`, rounded up; 0: not at all.
-#[derive(Debug)]
-struct Others {
-    epoch: Instant,
-    since: AtomicU64,
-    until: AtomicU64,
+/// By name, since when values were put without a pause, and until when they may be there.
+type Times = HashMap<Box<str>, (Instant, Instant), RandomState>;
+
+/// The times of `name`, where there is room for them. Those of which all is over are dropped.
+fn set(times: &mut Times, name: &str, time: (Instant, Instant), now: Instant) -> bool {
+    if times.len() >= NAMES && !times.contains_key(name) {
+        times.retain(|_, (_, until)| *until > now);
+    }
+    let has_room = times.len() < NAMES || times.contains_key(name);
+    if has_room {
+        times.insert(name.into(), time);
+    }
+    has_room
 }
 
 impl PutNotices {
@@ -48,61 +54,60 @@ impl PutNotices {
     ///
     /// Outside of a tokio runtime.
     pub fn new(state: Arc<dyn SharedState>, kind: &'static str) -> Self {
-        let epoch = Instant::now();
-        let others = Arc::new(Others { epoch, since: AtomicU64::new(0), until: AtomicU64::new(0) });
-        let (heard, of) = (others.clone(), Arc::downgrade(&state));
+        let others = Arc::<RwLock<Times>>::default();
         let listener = state.subscribe(kind);
-        let hearing = SharedTask::spawn(async move { heard.listen(listener, &of).await });
-        Self { state, kind, own: Mutex::new(None), others, _hearing: hearing }
+        let hearing = SharedTask::spawn(listen(listener, Arc::downgrade(&state), others.clone()));
+        Self { state, kind, own: Mutex::default(), others, _hearing: hearing }
     }
 
-    /// This node puts a value that is there for as long as `lasts`.
-    pub fn put(&self, now: Instant, lasts: Duration) {
+    /// This node puts a value under `name` that is there for as long as `lasts`.
+    pub fn put(&self, name: &str, now: Instant, lasts: Duration) {
         let lasts = lasts.min(LONGEST);
         let needed = later(now, lasts);
         let mut own = self.own.lock();
-        let since = match *own {
-            Some((_, until)) if until >= needed => return,
-            Some((since, until)) if until > now => since,
+        let since = match own.get(name) {
+            Some((_, until)) if *until >= needed => return,
+            Some((since, until)) if *until > now => *since,
             _ => now,
         };
         let until = later(needed, lasts / 2);
-        *own = Some((since, until));
+        let is_known = set(&mut own, name, (since, until), now);
         drop(own);
-        let now_ms = self.state.clock().unix_ms();
-        let since_ms = now_ms.saturating_sub(millis(now.saturating_duration_since(since)));
-        let until_ms = now_ms.saturating_add(millis(until.saturating_duration_since(now)));
-        self.state.publish(self.kind, KEY, News::holds(since_ms, until_ms, ""));
+        if is_known {
+            let now_ms = self.state.clock().unix_ms();
+            let since_ms = now_ms.saturating_sub(millis(now.saturating_duration_since(since)));
+            let until_ms = now_ms.saturating_add(millis(until.saturating_duration_since(now)));
+            self.state.publish(self.kind, name, News::holds(since_ms, until_ms, ""));
+        }
     }
 
-    /// Since when other nodes have put values without a pause, while some of those may be there.
-    pub fn others(&self, now: Instant) -> Option<Instant> {
-        let Others { epoch, since, until } = &*self.others;
-        let until = until.load(Ordering::Relaxed);
-        let holds = until > millis(now.saturating_duration_since(*epoch));
-        holds.then(|| later(*epoch, Duration::from_millis(since.load(Ordering::Relaxed))))
+    /// Since when other nodes have put values under `name` without a pause, while some of those may be there.
+    pub fn others(&self, name: &str, now: Instant) -> Option<Instant> {
+        let (since, until) = *self.others.read().get(name)?;
+        (until > now).then_some(since)
     }
 }
 
-impl Others {
-    async fn listen(&self, mut listener: FactListener, state: &std::sync::Weak<dyn SharedState>) {
-        loop {
-            let (_, known) = listener.next().await;
-            let Some(state) = state.upgrade() else { return };
-            let Some(fact) = known.fact else { continue };
-            let clock = state.clock();
-            let since_epoch =
-                |ms: u64| millis(clock.to_instant(ms).saturating_duration_since(self.epoch));
-            let (since, until) = (since_epoch(fact.since_ms) + 1, since_epoch(fact.until_ms) + 1);
-            let (known, now) = (self.until.load(Ordering::Relaxed), since_epoch(clock.unix_ms()));
-            if until <= known {
-                continue;
-            }
+async fn listen(
+    mut listener: FactListener,
+    state: Weak<dyn SharedState>,
+    others: Arc<RwLock<Times>>,
+) {
+    loop {
+        let (name, known) = listener.next().await;
+        let Some(state) = state.upgrade() else { return };
+        let Some(fact) = known.fact else { continue };
+        let clock = state.clock();
+        // Times there are in whole milliseconds.
+        let instant = |ms: u64| clock.to_instant(ms.saturating_add(1));
+        let (since, until, now) = (instant(fact.since_ms), instant(fact.until_ms), clock.at());
+        let mut others = others.write();
+        match others.get_mut(&name) {
             // Those that are there already began before.
-            if known <= now {
-                self.since.store(since, Ordering::Relaxed);
+            Some((_, known)) if *known > now => *known = until.max(*known),
+            _ => {
+                set(&mut others, &name, (since, until), now);
             }
-            self.until.store(until, Ordering::Relaxed);
         }
     }
 }
@@ -112,7 +117,7 @@ impl fmt::Debug for PutNotices {
         f.debug_struct("PutNotices")
             .field("kind", &self.kind)
             .field("own", &*self.own.lock())
-            .field("others", &self.others)
+            .field("others", &*self.others.read())
             .finish_non_exhaustive()
     }
 }
@@ -137,27 +142,31 @@ mod tests {
         let store = EmbeddedStore::new();
         let (a, b) = (store.join("a"), store.join("b"));
         let (one, other) = (notices(&a), notices(&b));
-        assert_eq!(other.others(Instant::now()), None);
+        assert_eq!(other.others("x", Instant::now()), None);
         let start = Instant::now();
         let before = a.fleet().store.commands;
         for _ in 0..300 {
-            one.put(Instant::now(), MINUTE);
+            one.put("x", Instant::now(), MINUTE);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let commands = a.fleet().store.commands - before;
         assert!((8..=12).contains(&commands), "{commands} in five minutes");
         heard().await;
-        let since = other.others(Instant::now()).expect("it holds");
+        let since = other.others("x", Instant::now()).expect("it holds");
+        assert_eq!(other.others("y", Instant::now()), None);
         assert!(since - start < Duration::from_millis(3), "all of it is one time");
-        assert_eq!(one.others(Instant::now()), None, "its own it knows");
+        assert_eq!(one.others("x", Instant::now()), None, "its own it knows");
         tokio::time::advance(Duration::from_secs(58)).await;
-        assert!(other.others(Instant::now()).is_some(), "the last value is there yet");
+        assert!(other.others("x", Instant::now()).is_some(), "the last value is there yet");
         tokio::time::advance(Duration::from_secs(35)).await;
-        assert_eq!(other.others(Instant::now()), None);
+        assert_eq!(other.others("x", Instant::now()), None);
         let start = Instant::now();
-        one.put(start, MINUTE);
+        one.put("x", start, MINUTE);
         heard().await;
-        assert!(other.others(Instant::now()).is_some_and(|since| since >= start), "a new time");
+        assert!(
+            other.others("x", Instant::now()).is_some_and(|since| since >= start),
+            "a new time"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,13 +175,16 @@ mod tests {
         let (a, b) = (store.join("a"), store.join("b"));
         let (one, other) = (notices(&a), notices(&b));
         b.set_away(true);
-        one.put(Instant::now(), MINUTE);
+        one.put("x", Instant::now(), MINUTE);
         heard().await;
-        assert_eq!(other.others(Instant::now()), None);
+        assert_eq!(other.others("x", Instant::now()), None);
         b.set_away(false);
         let late = notices(&store.join("c"));
         heard().await;
-        assert!(other.others(Instant::now()).is_some() && late.others(Instant::now()).is_some());
+        assert!(
+            other.others("x", Instant::now()).is_some()
+                && late.others("x", Instant::now()).is_some()
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,10 +3,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::{
-    Call, Keep, Keyed, KeyedPolicy, Target,
+    Call, Target,
     shared::{KeyDigest, PutNotices, ReadValue, SharedKey, SharedState, SharedValues},
     time::WallClock,
 };
@@ -18,23 +17,15 @@ use crate::affinity::{Affinity, AffinityLookup, Sessions, ShareSessions};
 /// Where conversations are, as values by key; and that some were moved, as a kind of fact.
 const SPACE: &str = "moved";
 
-/// Of which conversations it is remembered that others were asked: as many as are remembered at all by default.
-const ASKED: KeyedPolicy = KeyedPolicy { capacity: 4_096, idle: Duration::from_secs(3_600) };
+/// What that fact is about.
+const ALL: &str = "conversations";
 
 /// Other processes, as conversations have them.
 struct Moved {
     values: SharedValues,
     notices: PutNotices,
     name: TargetName,
-    /// Conversations that others were asked for, and have answered.
-    asked: Arc<Keyed<SharedKey, Asked>>,
 }
-
-/// When it was.
-#[derive(Debug)]
-struct Asked(Mutex<Instant>);
-
-impl Keep for Asked {}
 
 /// Where a conversation is, as others read it.
 #[derive(Debug, Deserialize, Serialize)]
@@ -54,7 +45,6 @@ pub(super) fn share(sessions: &Sessions, state: Arc<dyn SharedState>, name: Targ
         values: SharedValues::new(state.clone(), SPACE),
         notices: PutNotices::new(state, SPACE),
         name,
-        asked: Arc::new(Keyed::new(ASKED)),
     };
     // Whoever was first has the same.
     let _ = sessions.fleet.set(Box::new(moved));
@@ -87,24 +77,17 @@ impl ShareSessions for Moved {
     }
 
     fn look_up(&self, key: SharedKey, known_at: Option<Instant>) -> Option<AffinityLookup> {
-        let since = self.notices.others(Instant::now())?;
-        let asked_at = || self.asked.get(&key).map(|asked| *asked.0.lock());
-        if known_at.is_some_and(|at| at >= since) || asked_at().is_some_and(|at| at >= since) {
+        let since = self.notices.others(ALL, Instant::now())?;
+        if known_at.is_some_and(|at| at >= since) {
             return None;
         }
-        let read = self.values.read(key)?;
-        let (asked, name, clock) = (self.asked.clone(), self.name.clone(), self.values.clone());
+        let read = self.values.read_since(key, since)?;
+        let (name, values) = (self.name.clone(), self.values.clone());
         Some(Box::pin(async move {
-            let at = Instant::now();
-            let value = match read.await {
-                ReadValue::Found(value) => Some(value),
-                ReadValue::Nothing => None,
-                // It is asked again in its next turn.
-                _ => return None,
-            };
-            let mark = asked.get_or_insert_with(&key, at, || Asked(Mutex::new(at)));
-            *mark.0.lock() = at;
-            affinity(&value?, &name, clock.clock())
+            match read.await {
+                ReadValue::Found(value) => affinity(&value, &name, values.clock()),
+                _ => None,
+            }
         }))
     }
 
@@ -126,7 +109,7 @@ impl ShareSessions for Moved {
         let value = serde_json::to_vec(&saved).unwrap_or_default();
         let lasts = until.saturating_duration_since(now);
         self.values.put(key, value.into(), lasts);
-        self.notices.put(now, lasts);
+        self.notices.put(ALL, now, lasts);
     }
 }
 
@@ -146,7 +129,6 @@ impl fmt::Debug for Moved {
         f.debug_struct("Moved")
             .field("values", &self.values)
             .field("notices", &self.notices)
-            .field("asked", &self.asked.len())
             .finish_non_exhaustive()
     }
 }
