@@ -9,7 +9,8 @@ use crate::Handles;
 impl Handles {
     /// Shares with other processes what cools, which breakers are open and which providers are degraded: what one of
     /// them has found, all know. And the windows that providers state,
-    /// and the rate limits of targets: together they keep to them. Once, from inside a tokio runtime; further calls change nothing. See
+    /// and the rate limits of targets: together they keep to them. A conversation whose next turn comes to another process goes
+    /// where failover has moved it, and has the thinking back that its caller does not have. Once, from inside a tokio runtime; further calls change nothing. See
     /// [`shared`](steadfast_core::shared) for what that means, and `steadfast-redis` for a state of several machines.
     ///
     /// ```
@@ -57,6 +58,7 @@ impl Handles {
         self.breaker.share_named(state.clone(), move |key| key.as_ref().and_then(&of));
         self.compaction.share(state.clone());
         self.rate_limit.share_named(state.clone(), name.clone());
+        self.thinking.share_named(state.clone(), name.clone());
         self.health.share_named(state, move |provider| name(&Target::new(provider)));
     }
 }
