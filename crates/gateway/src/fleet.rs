@@ -30,18 +30,18 @@ struct Shared {
 
 impl Fleet {
     /// Shares by `state` from now on what `gateway` knows, where nothing is shared yet; it listens at `address` and
-    /// goes by the configuration `text`.
+    /// goes by the configuration `text`. Returns what targets are called among gateways, the first time.
     pub(crate) fn join(
         &self,
         state: Arc<dyn SharedState>,
         gateway: &Gateway,
         text: &str,
         address: String,
-    ) {
-        let shared = Shared { state, names: SharedNames::default(), address };
-        if self.shared.set(shared).is_ok() {
-            self.renew(gateway, text);
-        }
+    ) -> Option<SharedNames> {
+        let names = SharedNames::default();
+        self.shared.set(Shared { state, names: names.clone(), address }).ok()?;
+        self.renew(gateway, text);
+        Some(names)
     }
 
     /// What is configured is this from now on.

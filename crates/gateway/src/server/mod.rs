@@ -229,7 +229,7 @@ impl App {
         &self.0.fleet
     }
 
-    /// Shares by `state` from now on what is known of targets, where nothing is shared yet; others see that this
+    /// Shares by `state` from now on what is known of targets and conversations, where nothing is shared yet; others see that this
     /// gateway is at `address`. From inside a tokio runtime.
     ///
     /// # Panics
@@ -237,7 +237,11 @@ impl App {
     /// Outside of a tokio runtime.
     pub fn share(&self, state: Arc<dyn SharedState>, address: impl Into<String>) {
         let setup = self.setup();
-        self.fleet().join(state, &setup.gateway, setup.source.as_str(), address.into());
+        let text = setup.source.as_str();
+        if let Some(names) = self.fleet().join(state.clone(), &setup.gateway, text, address.into())
+        {
+            self.responses().share(state, names);
+        }
     }
 
     /// Traces requests by `telemetry` from now on, where nothing does so yet.
