@@ -10,7 +10,7 @@ impl Handles {
     /// Shares with other processes what cools, which breakers are open and which providers are degraded: what one of
     /// them has found, all know. And the windows that providers state,
     /// and the rate limits of targets: together they keep to them. A conversation whose next turn comes to another process goes
-    /// where failover has moved it, and has the thinking back that its caller does not have. Once, from inside a tokio runtime; further calls change nothing. See
+    /// where failover has moved it, with its compaction, and has the thinking back that its caller does not have. Once, from inside a tokio runtime; further calls change nothing. See
     /// [`shared`](steadfast_core::shared) for what that means, and `steadfast-redis` for a state of several machines.
     ///
     /// ```

@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use steadfast_core::{
     Call, Target,
@@ -93,7 +92,7 @@ impl ShareSessions for Moved {
 
     fn put(&self, key: SharedKey, affinity: Option<&Affinity>, now: Instant, ttl: Duration) {
         let Some(affinity) = affinity else {
-            self.values.put(key, Bytes::new(), ttl);
+            self.values.put(key, Vec::new().into(), ttl);
             return;
         };
         let Some(name) = (self.name)(&affinity.target) else { return };
