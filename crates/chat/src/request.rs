@@ -232,14 +232,16 @@ impl Call for ChatRequest {
     }
 
     fn beginning(&self) -> Option<Beginning> {
-        let mut turns =
-            self.messages.iter().filter(|message| message.role() != crate::Role::System);
-        let first = turns.next()?;
+        let mut turns = self.turns();
+        turns.next()?;
         let mut digest = PromptDigest::default();
-        for text in first.parts().iter().filter_map(Part::as_text) {
-            digest.add(text.as_bytes());
-        }
+        self.beginning_texts(&mut |text| digest.add(text));
         Some(Beginning::new(digest.finish(), turns.next().is_none()))
+    }
+
+    fn beginning_texts(&self, add: &mut dyn FnMut(&[u8])) {
+        let first = self.turns().next().map_or(&[][..], Message::parts);
+        first.iter().filter_map(Part::as_text).for_each(|text| add(text.as_bytes()));
     }
 
     fn is_whole(&self) -> Option<bool> {
@@ -278,6 +280,11 @@ const PER_MESSAGE: usize = 8;
 const ABOUT_TOOLS: usize = 1_024;
 
 impl ChatRequest {
+    /// All that is no instruction.
+    fn turns(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter().filter(|message| message.role() != crate::Role::System)
+    }
+
     /// The most tokens that it can be taken to be, whoever counts.
     fn most_tokens(&self) -> usize {
         let parts = self.messages.iter().flat_map(Message::parts).map(Part::most_tokens);

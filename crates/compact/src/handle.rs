@@ -136,15 +136,22 @@ impl CompactionHandle {
         &self.0.models
     }
 
-    /// Shares with other processes the windows that providers state. Once for its [`Models`], from inside a tokio
+    /// Shares with other processes the windows that providers state, and the compactions of conversations: one whose next turn is
+    /// another node's goes on with the summary that there is. Once for its [`Models`], from inside a tokio
     /// runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
+    ///
+    /// A call waits for the store before it compacts a conversation, where other nodes have compacted some: for 20 ms at most.
+    /// Dropping it meanwhile leaves nothing behind. What is put is the summary with what else has changed, for as long as conversations are
+    /// [remembered](crate::CompactionLayer::with_conversations), under a digest of the conversation's names and beginning.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     #[cfg(feature = "shared")]
     pub fn share(&self, state: std::sync::Arc<dyn steadfast_core::shared::SharedState>) -> bool {
-        crate::measure::share(&self.0.models, state)
+        let is_first = crate::measure::share(&self.0.models, state.clone());
+        crate::shared::share(&self.0, state);
+        is_first
     }
 
     /// Forgets the conversations of this name, whatever was compacted or switched off in them; a

@@ -207,6 +207,7 @@ mod body;
 mod decide;
 mod error;
 mod event;
+mod fleet;
 pub mod future;
 mod handle;
 mod id;
@@ -214,6 +215,8 @@ mod layer;
 mod measure;
 mod resend;
 mod service;
+#[cfg(feature = "shared")]
+mod shared;
 mod state;
 mod summarise;
 mod withheld;

@@ -1,7 +1,12 @@
 //! The state of a layer: what all its services share, and the counts and compactions of each
 //! conversation.
 
-use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::BuildHasher,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
@@ -17,6 +22,7 @@ use tokio::{
 use crate::{
     Applied, CompactionPolicy, Compactor, ConversationId, CountedHistory, Counter, Models,
     SpendPolicy, SummaryPolicy, TargetFacts,
+    fleet::ShareCompactions,
     handle::{CompactionCounts, ConversationSnapshot},
     id,
     measure::TargetInfo,
@@ -24,7 +30,8 @@ use crate::{
 };
 
 /// Conversations that are kept by default.
-const REMEMBER: KeyedPolicy = KeyedPolicy { capacity: 1_024, idle: Duration::from_secs(3_600) };
+pub(crate) const REMEMBER: KeyedPolicy =
+    KeyedPolicy { capacity: 1_024, idle: Duration::from_secs(3_600) };
 
 /// What is known of a target where its name is not enough.
 type Targets = Arc<dyn Fn(&Target) -> TargetFacts + Send + Sync>;
@@ -73,6 +80,8 @@ pub(crate) struct Memory {
     /// What was done since the layer was made.
     pub(crate) counts: Mutex<CompactionCounts>,
     pub(crate) hasher: RandomState,
+    /// Other processes, when what is remembered here is shared with them.
+    pub(crate) fleet: OnceLock<Box<dyn ShareCompactions>>,
 }
 
 impl LayerState {
@@ -83,6 +92,7 @@ impl LayerState {
             conversations: Keyed::new(config.remember.unwrap_or(REMEMBER)),
             counts: Mutex::default(),
             hasher: RandomState::default(),
+            fleet: OnceLock::new(),
         };
         Self {
             models: config.models.clone().unwrap_or_default(),
@@ -287,6 +297,16 @@ impl ConversationState {
     pub(crate) fn keep(&mut self, applied: Arc<Applied>, window: u64, saved: u64) {
         self.replace(Some(applied), window, saved);
         self.snapshot.compactions += 1;
+    }
+
+    /// Whether this is what is remembered.
+    pub(crate) fn remembers(&self, applied: &Arc<Applied>) -> bool {
+        self.applied.as_ref().is_some_and(|own| Arc::ptr_eq(own, applied))
+    }
+
+    /// The window that what is remembered was made for; 0 where there is nothing.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
     }
 
     /// Takes over a compaction that is not due yet.

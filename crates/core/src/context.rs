@@ -298,6 +298,12 @@ pub trait Call {
         None
     }
 
+    /// Calls `add` with what its [beginning](Self::beginning) is a digest of, piece by piece, for who needs a digest that is
+    /// the same in another process.
+    fn beginning_texts(&self, add: &mut dyn FnMut(&[u8])) {
+        let _ = add;
+    }
+
     /// What a target has to be able to do for this request. Failover skips targets that can not.
     fn needs(&self) -> Needs {
         Needs::default()

@@ -98,6 +98,15 @@ pub struct PromptDigest {
 /// What is read of a text at each of its ends, in bytes.
 const SAMPLE: usize = 256;
 
+/// What is read of a text: its beginning and its end, or all of one that is not long.
+#[inline]
+pub(crate) fn sample(text: &[u8]) -> (&[u8], &[u8]) {
+    if text.len() <= 2 * SAMPLE {
+        return (text, &[]);
+    }
+    (&text[..SAMPLE], &text[text.len() - SAMPLE..])
+}
+
 impl Default for PromptDigest {
     fn default() -> Self {
         Self { hasher: HASHER.build_hasher() }
@@ -109,11 +118,10 @@ impl PromptDigest {
     #[inline]
     pub fn add(&mut self, text: &[u8]) {
         self.hasher.write_usize(text.len());
-        if text.len() <= 2 * SAMPLE {
-            self.hasher.write(text);
-        } else {
-            self.hasher.write(&text[..SAMPLE]);
-            self.hasher.write(&text[text.len() - SAMPLE..]);
+        let (beginning, end) = sample(text);
+        self.hasher.write(beginning);
+        if !end.is_empty() {
+            self.hasher.write(end);
         }
     }
 

@@ -1,9 +1,12 @@
 //! Which target a conversation is at.
 
 use std::{
+    fmt,
+    future::Future,
     hash::BuildHasher,
+    pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -11,7 +14,9 @@ use std::{
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
-use steadfast_core::{Beginning, Call, CallContext, Keep, Keyed, Target, time::later};
+use steadfast_core::{
+    Beginning, Call, CallContext, Keep, Keyed, Target, shared::SharedKey, time::later,
+};
 use tokio::time::Instant;
 
 use crate::service::FailoverState;
@@ -24,7 +29,37 @@ pub(crate) struct Session {
     unnamed: Option<Beginning>,
     /// `None` while nobody has answered it.
     pub(crate) affinity: Option<Affinity>,
+    /// By what other processes know it, where there are any. Boxed, as most calls have none.
+    shared: Option<Box<SharedSession>>,
     failover: Arc<FailoverState>,
+}
+
+/// A conversation as other processes know it.
+#[derive(Clone, Debug)]
+struct SharedSession {
+    key: SharedKey,
+    /// Its request is the first, so nobody can know of it.
+    begins: bool,
+}
+
+/// Where a conversation is as far as another process knows, which is awaited by its call.
+pub(crate) type AffinityLookup = Pin<Box<dyn Future<Output = Option<Affinity>> + Send>>;
+
+/// Other processes, as the conversations of a layer have them.
+pub(crate) trait ShareSessions: fmt::Debug + Send + Sync {
+    /// What the conversation of `request` is called among them, which has a name or not; `None` for one that others could
+    /// not recognise.
+    fn key(&self, request: &dyn Call, is_named: bool) -> Option<SharedKey>;
+
+    /// The same for the session of this name.
+    fn key_of(&self, tenant: Option<&str>, session: &str) -> SharedKey;
+
+    /// Asks where a conversation is. `known_at`: when this process has last noted where, if it has. `None`: nobody can know it
+    /// better.
+    fn look_up(&self, key: SharedKey, known_at: Option<Instant>) -> Option<AffinityLookup>;
+
+    /// Lets the others know where a conversation is; `None`: wherever the chain says.
+    fn put(&self, key: SharedKey, affinity: Option<&Affinity>, now: Instant, ttl: Duration);
 }
 
 impl Session {
@@ -44,25 +79,70 @@ impl Session {
         // One that only begins has been nowhere, whatever has begun likewise.
         let begins = unnamed.is_some_and(|beginning| beginning.is_first_turn);
         let affinity = if begins { None } else { sessions.of(unnamed).find(key) };
-        Some(Self { key, unnamed, affinity, failover: failover.clone() })
+        let shared = sessions.fleet.get().and_then(|fleet| {
+            let key = fleet.key(request, unnamed.is_none())?;
+            let beginning = unnamed.or_else(|| request.beginning());
+            let begins = beginning.is_some_and(|beginning| beginning.is_first_turn);
+            Some(Box::new(SharedSession { key, begins }))
+        });
+        Some(Self { key, unnamed, affinity, shared, failover: failover.clone() })
     }
 
-    /// `target` answered, which is the `usual` one where nothing is known of the conversation.
+    /// Asks other processes where the conversation is, where they may know and this one does not: what it knows from before
+    /// they began to move some may be over.
+    pub(crate) fn look_up(&self) -> Option<AffinityLookup> {
+        let shared = self.shared.as_deref().filter(|shared| !shared.begins)?;
+        let FailoverState { sessions, rules, .. } = &*self.failover;
+        let ttl = rules.policy.sticky;
+        let known_at = self.affinity.as_ref().map(|affinity| affinity.noted_at(ttl));
+        sessions.fleet.get()?.look_up(shared.key, known_at)
+    }
+
+    /// Another process knows where the conversation is.
+    pub(crate) fn found(&mut self, found: Affinity) {
+        let FailoverState { sessions, rules, .. } = &*self.failover;
+        let now = Instant::now();
+        let found = Affinity { until: found.until.min(later(now, rules.policy.sticky)), ..found };
+        let known = sessions.of(self.unnamed).learn(self.key, found, now);
+        self.affinity = Some(known);
+    }
+
+    /// `target` answered, which is the `usual` one where nothing is known of the conversation. `as_ever`: one of which nothing
+    /// is known goes there, too, whatever happened to this call.
     ///
     /// Of one without a name nothing is remembered until it has been moved. As others may begin likewise, it stays
     /// for that one time, however often it is used, and no longer than until the next that begins so is answered
     /// by the usual target.
-    pub(crate) fn answered(&self, target: &Target, usual: bool) {
+    pub(crate) fn answered(&self, target: &Target, usual: bool, as_ever: bool) {
         let FailoverState { sessions, rules, .. } = &*self.failover;
         let (ttl, now) = (rules.policy.sticky, Instant::now());
+        let shares = self.shared.as_ref().map(|_| Shares { moved: !as_ever });
+        let note = |of: &Conversations, before| {
+            let news = of.note(self.key, target, before, ttl, now, shares);
+            self.publish(news.as_ref().map(Some), now);
+        };
         let Some(beginning) = self.unnamed else {
-            return sessions.named.note(self.key, target, false, ttl, now);
+            return note(&sessions.named, false);
         };
         match &self.affinity {
             Some(affinity) if affinity.is_at(target, now) => {}
-            None if usual && beginning.is_first_turn => sessions.unnamed.forget(self.key),
+            None if usual && beginning.is_first_turn => {
+                if sessions.unnamed.forget(self.key) {
+                    self.publish(Some(None), now);
+                }
+            }
             None if usual => {}
-            _ => sessions.unnamed.note(self.key, target, !beginning.is_first_turn, ttl, now),
+            _ => note(&sessions.unnamed, !beginning.is_first_turn),
+        }
+    }
+
+    /// Lets other processes know where it is, when that is news.
+    fn publish(&self, news: Option<Option<&Affinity>>, now: Instant) {
+        let FailoverState { sessions, rules, .. } = &*self.failover;
+        if let (Some(affinity), Some(shared), Some(fleet)) =
+            (news, &self.shared, sessions.fleet.get())
+        {
+            fleet.put(shared.key, affinity, now, rules.policy.sticky);
         }
     }
 }
@@ -77,6 +157,8 @@ pub(crate) struct Sessions {
     /// Those without a name that have been moved: apart, as in an outage that is each question of everybody.
     unnamed: Conversations,
     hasher: RandomState,
+    /// Other processes, when what is known here is shared with them.
+    pub(crate) fleet: OnceLock<Box<dyn ShareSessions>>,
 }
 
 /// Conversations: bounded, the longest unused forgotten first.
@@ -97,7 +179,24 @@ pub(crate) struct SessionKey {
 #[derive(Debug)]
 struct SessionEntry {
     owner: u64,
-    affinity: Mutex<Option<Affinity>>,
+    known: Mutex<KnownSession>,
+}
+
+/// What is known of a session.
+#[derive(Debug, Default)]
+struct KnownSession {
+    affinity: Option<Affinity>,
+    /// Until when other processes know it, too.
+    shared_until: Option<Instant>,
+    /// It is another process that has moved it, and lets the others know.
+    is_theirs: bool,
+}
+
+/// What other processes are to know of a session.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// It is elsewhere than one of which nothing is known.
+    moved: bool,
 }
 
 /// Which target a session is at.
@@ -120,7 +219,7 @@ impl Keep for SessionEntry {
 impl Sessions {
     pub(crate) fn new(capacity: usize) -> Self {
         let (named, unnamed) = (Conversations::new(capacity), Conversations::new(capacity));
-        Self { named, unnamed, hasher: RandomState::default() }
+        Self { named, unnamed, hasher: RandomState::default(), fleet: OnceLock::new() }
     }
 
     pub(crate) fn set_capacity(&self, capacity: usize) {
@@ -152,8 +251,13 @@ impl Sessions {
     }
 
     /// Forgets a session; whether it was known.
-    pub(crate) fn forget(&self, tenant: Option<&str>, session: &str) -> bool {
-        self.named.entries.remove(&self.hash(tenant, Some(session), None).session).is_some()
+    pub(crate) fn forget(&self, tenant: Option<&str>, session: &str, ttl: Duration) -> bool {
+        let key = self.hash(tenant, Some(session), None);
+        let entry = self.named.entries.remove(&key.session);
+        if let Some(fleet) = self.fleet.get() {
+            fleet.put(fleet.key_of(tenant, session), None, Instant::now(), ttl);
+        }
+        entry.is_some()
     }
 
     /// How many have names.
@@ -172,34 +276,87 @@ impl Conversations {
         if !self.used.load(Ordering::Relaxed) {
             return None;
         }
-        self.entries.get(&key.session)?.affinity.lock().clone()
+        self.entries.get(&key.session)?.known.lock().affinity.clone()
     }
 
-    fn forget(&self, key: SessionKey) {
-        if self.used.load(Ordering::Relaxed) {
-            self.entries.remove(&key.session);
-        }
+    /// Forgets a conversation; whether other processes know of it.
+    fn forget(&self, key: SessionKey) -> bool {
+        let is_used = self.used.load(Ordering::Relaxed);
+        let entry = is_used.then(|| self.entries.remove(&key.session)).flatten();
+        entry.is_some_and(|entry| entry.known.lock().shared_until.is_some())
+    }
+
+    /// The conversation, of which something is known from now on.
+    fn entry(&self, key: SessionKey, now: Instant) -> Arc<SessionEntry> {
+        self.used.store(true, Ordering::Relaxed);
+        let new = || SessionEntry { owner: key.tenant, known: Mutex::default() };
+        self.entries.get_or_insert_with(&key.session, now, new)
     }
 
     /// `target` answered, and for `ttl` the conversation stays there; somebody who is not known may have answered
-    /// `before`.
-    fn note(&self, key: SessionKey, target: &Target, before: bool, ttl: Duration, now: Instant) {
-        self.used.store(true, Ordering::Relaxed);
-        let new = || SessionEntry { owner: key.tenant, affinity: Mutex::default() };
-        let entry = self.entries.get_or_insert_with(&key.session, now, new);
+    /// `before`. Returns what other processes are to be sent of it.
+    fn note(
+        &self,
+        key: SessionKey,
+        target: &Target,
+        before: bool,
+        ttl: Duration,
+        now: Instant,
+        shares: Option<Shares>,
+    ) -> Option<Affinity> {
+        let entry = self.entry(key, now);
         let until = later(now, ttl);
-        let mut affinity = entry.affinity.lock();
-        match &mut *affinity {
-            Some(affinity) if affinity.target == *target => affinity.until = until,
+        let mut known = entry.known.lock();
+        let KnownSession { affinity, shared_until, is_theirs } = &mut *known;
+        let changes = match &mut *affinity {
+            Some(affinity) if affinity.target == *target => {
+                affinity.until = until;
+                false
+            }
             old => {
                 let mixed = old.as_ref().map_or(before, |old| old.mixed || !old.reads(target));
                 *old = Some(Affinity { target: target.clone(), until, mixed });
+                true
+            }
+        };
+        let (affinity, shares) = (affinity.as_ref()?, shares?);
+        let is_worth_it = shares.moved || affinity.mixed;
+        *is_theirs &= !changes;
+        // Who has moved it puts it again in quarters of its time; the others only if that one does not seem to.
+        let again = if *is_theirs { ttl / 4 * 3 } else { ttl / 4 };
+        let is_late =
+            shared_until.is_none_or(|known| until.saturating_duration_since(known) >= again);
+        // That it is back is news, too, and then no more.
+        let is_news = (is_worth_it && (changes || is_late)) || (changes && shared_until.is_some());
+        if is_news {
+            *shared_until = is_worth_it.then_some(until);
+        }
+        is_news.then(|| affinity.clone())
+    }
+
+    /// Another process has `found` a conversation there. What is known after that.
+    fn learn(&self, key: SessionKey, found: Affinity, now: Instant) -> Affinity {
+        let entry = self.entry(key, now);
+        let mut known = entry.known.lock();
+        match &mut known.affinity {
+            Some(own) if own.until >= found.until => own.clone(),
+            old => {
+                let mixed = old.as_ref().is_some_and(|old| old.mixed || !old.reads(&found.target));
+                let found = Affinity { mixed: found.mixed || mixed, ..found };
+                *old = Some(found.clone());
+                (known.shared_until, known.is_theirs) = (Some(found.until), true);
+                found
             }
         }
     }
 }
 
 impl Affinity {
+    /// When it was noted, by the time that it then had.
+    fn noted_at(&self, ttl: Duration) -> Instant {
+        self.until.checked_sub(ttl).unwrap_or(self.until)
+    }
+
     /// Whether the session stays at `target`: the same provider with the same key, whatever
     /// the model.
     pub(crate) fn is_at(&self, target: &Target, now: Instant) -> bool {
@@ -232,7 +389,7 @@ mod tests {
     }
 
     fn note(sessions: &Sessions, key: SessionKey, target: &Target) {
-        sessions.named.note(key, target, false, TTL, Instant::now());
+        sessions.named.note(key, target, false, TTL, Instant::now(), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -256,7 +413,7 @@ mod tests {
         let sessions = Sessions::new(64);
         let (target, year) = (Target::new("b"), Duration::from_secs(31_536_000));
         let one = key(&sessions, None, "s");
-        sessions.named.note(one, &target, false, Duration::MAX, Instant::now());
+        sessions.named.note(one, &target, false, Duration::MAX, Instant::now(), None);
         assert!(sessions.named.find(one).unwrap().is_at(&target, Instant::now() + year));
     }
 

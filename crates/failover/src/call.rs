@@ -10,7 +10,7 @@ use steadfast_core::{
 use tokio::time::Instant;
 
 use crate::{
-    affinity::{Affinity, Session},
+    affinity::{Affinity, AffinityLookup, Session},
     candidate::{Candidate, Probing},
     event,
     hedge::Hedges,
@@ -117,6 +117,21 @@ impl CallState {
 
     pub(crate) fn affinity(&self) -> Option<&Affinity> {
         self.session.as_ref()?.affinity.as_ref()
+    }
+
+    /// Asks other processes where its conversation is, where that is theirs to know and matters to it.
+    pub(crate) fn look_up(&self) -> Option<AffinityLookup> {
+        let preference = self.preference.as_deref();
+        let has_target = matches!(preference, Some(Preference::Only(_) | Preference::For(_)));
+        let is_open = self.route.candidates.len() > 1 && !has_target;
+        self.session.as_ref().filter(|_| is_open)?.look_up()
+    }
+
+    /// Another process knows where its conversation is.
+    pub(crate) fn found(&mut self, affinity: Affinity) {
+        if let Some(session) = &mut self.session {
+            session.found(affinity);
+        }
     }
 
     pub(crate) fn attempts(&self) -> u32 {
@@ -436,7 +451,8 @@ impl CallState {
             Err(failure) => self.fail(at, failure),
             Ok(()) => {
                 if let Some(session) = &self.session {
-                    session.answered(&self.candidate(at).target, self.is_usual(at));
+                    let target = &self.candidate(at).target;
+                    session.answered(target, self.is_usual(at), self.route.is_as_ever(at));
                 }
             }
         }
@@ -499,6 +515,6 @@ impl CallState {
 }
 
 /// Whether both are one account at one provider, be it for other models.
-fn is_same_account(one: &Target, other: &Target) -> bool {
+pub(crate) fn is_same_account(one: &Target, other: &Target) -> bool {
     one.provider() == other.provider() && one.credential() == other.credential()
 }

@@ -15,6 +15,7 @@ use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::{
+    affinity::AffinityLookup,
     attempt::Attempt,
     call::{CallState, NextAction},
     prepare::Selection,
@@ -67,6 +68,8 @@ enum Timer {
         /// Held while the call waits.
         _slot: Option<Waiting>,
     },
+    /// Another process to say where the conversation is, before anybody is asked.
+    Affinity(AffinityLookup),
 }
 
 /// What is to be done next.
@@ -108,7 +111,11 @@ where
     #[inline]
     pub(crate) fn new(mut service: S, request: Req, mut call: CallState, track: T) -> Self {
         let mut request = Some(request);
-        let (timer, todo) = match choose(&mut request, &mut call) {
+        let chosen = match call.look_up() {
+            Some(lookup) => Chosen::Wait(Timer::Affinity(lookup)),
+            None => choose(&mut request, &mut call),
+        };
+        let (timer, todo) = match chosen {
             Chosen::Ask(Prepared { candidate, lease, request: first }) => {
                 // Should it panic, the lease is dropped on the way out.
                 return Self {
@@ -337,6 +344,12 @@ where
                 ready!(sleep.as_mut().poll(cx));
                 self.timer = Timer::Off;
                 self.call.wake();
+                self.todo = Todo::Choose;
+            }
+            Timer::Affinity(lookup) => {
+                let found = ready!(lookup.as_mut().poll(cx));
+                self.timer = Timer::Off;
+                found.into_iter().for_each(|affinity| self.call.found(affinity));
                 self.todo = Todo::Choose;
             }
         }

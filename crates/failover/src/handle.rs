@@ -177,10 +177,13 @@ impl FailoverHandle {
     }
 
     /// Shares what cools with other processes: a target that one of them has found unwell is left alone by all, one that
-    /// is well again is asked by all, and of those that could see whether it is back one does. Once for a
+    /// is well again is asked by all, and of those that could see whether it is back one does. And a conversation that one of
+    /// them has moved to another target goes on there, whichever has its next turn. Once for a
     /// layer, from inside a tokio runtime; whether this was the first time. See [`shared`](steadfast_core::shared).
     ///
-    /// Nothing of it waits for the store. A health that names a provider, model and credential is taken to be of
+    /// Nothing waits for the store but the call of a conversation that this process does not know, while others have moved
+    /// some within [`sticky`](crate::FailoverPolicy::sticky): for 20 ms at most, then without. Dropping it meanwhile leaves
+    /// nothing behind. Names of tenants and sessions are not sent, but digests of them. A health that names a provider, model and credential is taken to be of
     /// the same ones in all processes; where names may stand for others, [say so](Self::share_named).
     ///
     /// ```
@@ -226,12 +229,13 @@ impl FailoverHandle {
         state: Arc<dyn SharedState>,
         name: impl Fn(&Target) -> Option<String> + Send + Sync + 'static,
     ) -> bool {
-        crate::shared::share(&self.failover.registry, state, name)
+        crate::shared::share(&self.failover, state, name)
     }
 
     /// Lets a session go wherever the chain says with its next call. Returns whether it was known.
     pub fn forget_session(&self, tenant: Option<&str>, session: &str) -> bool {
-        self.failover.sessions.forget(tenant, session)
+        let sticky = self.failover.rules.policy.sticky;
+        self.failover.sessions.forget(tenant, session, sticky)
     }
 
     /// How many sessions are remembered.

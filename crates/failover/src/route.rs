@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::{
     balance::{self, Equal},
+    call::is_same_account,
     candidate::Candidate,
     chain::Chain,
     event,
@@ -243,6 +244,14 @@ impl Route {
             || (usize::from(candidate.spec) < equals
                 && candidate.target.model() == first.target.model()
                 && candidate.profile(false).dialect == first.profile(false).dialect)
+    }
+
+    /// Whether a conversation of which nothing is known goes to candidate `at`, or to its key for another model: as long as nothing
+    /// fails.
+    pub(crate) fn is_as_ever(&self, at: u8) -> bool {
+        let (first, candidate) = (&self.candidates[0], self.candidate(at));
+        let is_equal = || self.is_shared() && candidate.credential == 0 && self.is_first(candidate);
+        is_same_account(&first.target, &candidate.target) || is_equal()
     }
 
     /// Where each provider of the chain comes for one call: where it stands, except beside its equals.

@@ -1,5 +1,7 @@
 //! What is known of targets, shared with other processes.
 
+mod moved;
+
 use std::sync::Arc;
 
 use steadfast_core::{
@@ -13,6 +15,7 @@ use crate::{
     health::Health,
     registry::{HealthRegistry, ObserveRecords, scope},
     saved::SavedHealth,
+    service::FailoverState,
 };
 
 /// What cools, as a kind of fact.
@@ -26,16 +29,32 @@ struct Fleet {
     _hearing: SharedTask,
 }
 
-/// Shares what `registry` knows; whether it did not before.
+/// What a target is called among processes.
+type TargetName = Arc<dyn Fn(&Target) -> Option<String> + Send + Sync>;
+
+/// Shares what `failover` knows of targets, and where its conversations are; whether it did not before.
 pub(crate) fn share(
-    registry: &Arc<HealthRegistry>,
+    failover: &FailoverState,
     state: Arc<dyn SharedState>,
     name: impl Fn(&Target) -> Option<String> + Send + Sync + 'static,
+) -> bool {
+    let name: TargetName = Arc::new(name);
+    let is_first = share_records(&failover.registry, state.clone(), name.clone());
+    if is_first {
+        moved::share(&failover.sessions, state, name);
+    }
+    is_first
+}
+
+fn share_records(
+    registry: &Arc<HealthRegistry>,
+    state: Arc<dyn SharedState>,
+    name: TargetName,
 ) -> bool {
     if registry.observer.get().is_some() {
         return false;
     }
-    let circuits = SharedFacts::new(state, KIND, name);
+    let circuits = SharedFacts::new(state, KIND, move |target| name(target));
     let (of, known) = (Arc::downgrade(registry), circuits.clone());
     let hearing = circuits.listen(move |name, found| {
         let registry = of.upgrade();

@@ -10,9 +10,10 @@ impl Handles {
     /// Shares with other processes what cools, which breakers are open and which providers are degraded: what one of
     /// them has found, all know. And the windows that providers state, the rate limits of targets, and the spend caps of tenants and
     /// keys: together they keep to them ([`CapSharing::Share`]; for caps that are never exceeded call
-    /// [`spend.share`](steadfast_core::SpendLedger::share) with `Strict` before). Once, from inside a tokio runtime; further
-    /// calls change nothing. See [`shared`](steadfast_core::shared) for what that means, and `steadfast-redis` for a state of
-    /// several machines.
+    /// [`spend.share`](steadfast_core::SpendLedger::share) with `Strict` before). A conversation whose next turn comes to another
+    /// process goes where failover has moved it, with its compaction, and has the thinking back that its caller does not have.
+    /// Once, from inside a tokio runtime; further calls change nothing. See [`shared`](steadfast_core::shared) for what that means,
+    /// and `steadfast-redis` for a state of several machines.
     ///
     /// ```
     /// use std::{sync::Arc, time::Duration};
@@ -60,6 +61,7 @@ impl Handles {
         self.breaker.share_named(state.clone(), move |key| key.as_ref().and_then(&of));
         self.compaction.share(state.clone());
         self.rate_limit.share_named(state.clone(), name.clone());
+        self.thinking.share_named(state.clone(), name.clone());
         self.health.share_named(state, move |provider| name(&Target::new(provider)));
     }
 }

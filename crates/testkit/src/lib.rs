@@ -133,6 +133,7 @@ mod exchange;
 mod harness;
 mod probe;
 mod request;
+mod shared_node;
 pub mod shared_state;
 mod task;
 mod violation;
@@ -147,6 +148,7 @@ pub use self::{
     macros::{CLAUSES, check_clause, run, verify},
     probe::{Probe, ProbeFuture, ProbeHandle},
     request::{PlainRequest, elapsed_ms, fail, ms, plain_request, secs},
+    shared_node::SharedNode,
     task::TestTask,
     violation::ContractViolation,
 };

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 use steadfast::{
-    shared::{EmbeddedNode, EmbeddedStore},
+    shared::{EmbeddedNode, EmbeddedStore, SharedState},
     sim::{Dialect, ErrorKind, Fault, FaultPlan, SimProvider},
 };
 use steadfast_tests::gateway::{
@@ -200,4 +200,61 @@ async fn a_cap_holds_for_the_fleet() {
         let (spent, most) = (spent(&spend[0]).unwrap(), 10_000);
         assert!(spent <= 40_000 && spent + 2 * most > 40_000, "{caps}: {answered}, {spent}");
     }
+}
+
+/// A conversation of the Responses API: each of its turns at another gateway.
+#[tokio::test(start_paused = true)]
+async fn a_response_of_one_gateway_is_gone_on_from_at_another() {
+    let fleet = Fleet::new(3);
+    let mut previous = None;
+    for (turn, gateway) in fleet.gateways.iter().cycle().take(7).enumerate() {
+        let mut body = json!({"model": model(Dialect::OpenAi), "input": format!("turn {turn}")});
+        if let Some(previous) = &previous {
+            body["previous_response_id"] = Value::clone(previous);
+        }
+        let asked = HttpRequest::post("/v1/responses", body.to_string());
+        let reply = gateway.send(&asked).await;
+        let answer: Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(reply.status, 200, "{answer}");
+        previous = Some(answer["id"].clone());
+        sleep(Duration::from_millis(1)).await;
+    }
+    let sent = fleet.sims[0].journal().entries().pop().unwrap().json.unwrap().to_string();
+    for turn in 0..7 {
+        assert!(sent.contains(&format!("turn {turn}")), "{turn} in {sent}");
+    }
+}
+
+/// What is moved by failover stays there, at whichever gateway it goes on; and a fleet in which nothing happens asks the store
+/// for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_conversation_goes_on_where_one_gateway_has_moved_it() {
+    let fleet = Fleet::new(2);
+    let turn = async |gateway: &InProcess, session: &str| {
+        let (dialect, model) = (Dialect::OpenAi, model(Dialect::OpenAi));
+        let mut question = question(dialect, model, false);
+        question["messages"] = json!([
+            { "role": "user", "content": session }, { "role": "assistant", "content": "Yes." },
+            { "role": "user", "content": "Go on." },
+        ]);
+        let asked = HttpRequest::post("/v1/chat/completions", question.to_string());
+        let reply = gateway.send(&asked.header("x-steadfast-session", session)).await;
+        assert_eq!(reply.status, 200);
+        sleep(Duration::from_millis(1)).await;
+    };
+    let commands = || fleet.nodes.iter().map(|node| node.fleet().store.commands).sum::<u64>();
+    let before = commands();
+    for at in 0..100 {
+        turn(&fleet.gateways[at % 2], &at.to_string()).await;
+    }
+    assert_eq!(commands(), before);
+    fleet.set_faults(FaultPlan::always(Fault::Error(ErrorKind::Overloaded)));
+    turn(&fleet.gateways[0], "moved").await;
+    fleet.set_faults(FaultPlan::none());
+    sleep(Duration::from_secs(150)).await;
+    let asked = || fleet.sims.each_ref().map(|sim| sim.journal().len());
+    let (before, here) = (asked(), fleet.sims.len());
+    turn(&fleet.gateways[1], "moved").await;
+    turn(&fleet.gateways[1], "another").await;
+    assert_eq!((asked()[0] - before[0], asked()[1] - before[1], here), (1, 1, 2));
 }

@@ -51,6 +51,8 @@ pub struct Applied {
     /// How many messages the caller's history had when it was first sent compacted: thinking in them is
     /// bound to what was replaced, and thinking behind them to what replaced it.
     unbinds: OnceLock<usize>,
+    /// Other processes know it.
+    shared: OnceLock<()>,
 }
 
 impl Applied {
@@ -75,7 +77,30 @@ impl Applied {
         };
         let origins = compacted.iter().map(&mut origin).collect();
         let original = original.iter().map(Fingerprint::of).collect();
-        Self { original, compacted, origins, summary, unbinds: OnceLock::new() }
+        Self {
+            original,
+            compacted,
+            origins,
+            summary,
+            unbinds: OnceLock::new(),
+            shared: OnceLock::new(),
+        }
+    }
+
+    /// How many messages it replaces.
+    pub(crate) fn replaced(&self) -> usize {
+        self.original.len()
+    }
+
+    /// What it replaces them by, and the original index of each message that stayed.
+    #[cfg(feature = "shared")]
+    pub(crate) fn replacement(&self) -> impl Iterator<Item = (&Message, Option<usize>)> {
+        self.compacted.iter().zip(self.origins.iter().copied())
+    }
+
+    /// Other processes know it from now on; whether they did not before.
+    pub(crate) fn is_news(&self) -> bool {
+        self.shared.set(()).is_ok()
     }
 
     /// Replaces the beginning of the request's history, when it is the one that was compacted;

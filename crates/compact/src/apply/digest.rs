@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use steadfast_chat::{Message, Part, Role};
 
 use super::clip;
@@ -20,7 +21,8 @@ const TOOL_NAME: usize = 64;
 
 /// What was in removed messages: counts, the first lines of the user's turns, the names of
 /// tools. Digests of several compactions add up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 pub(super) struct Digest {
     user: u64,
     assistant: u64,

@@ -21,6 +21,7 @@ use std::{
     sync::LazyLock,
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use steadfast_chat::{Message, Part, Role, ToolCall, ToolResult};
 use steadfast_core::mask;
@@ -49,7 +50,7 @@ static CHANGES: LazyLock<Vec<&str>> =
     LazyLock::new(|| table_lines(include_str!("../../data/changing_tools.txt")).collect());
 
 /// Facts of one kind, oldest first, each once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 struct FactList(VecDeque<Box<str>>);
 
 impl FactList {
@@ -70,8 +71,10 @@ impl FactList {
     }
 }
 
-/// Facts found in messages by rule. Bounded: two hundred of a kind, three hundred bytes each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Facts found in messages by rule. Bounded: two hundred of a kind, three hundred bytes each. With serde it is written as it is, for
+/// another process to go on with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Ledger {
     /// What is counted of the messages.
     digest: Digest,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use steadfast_chat::Message;
 
 use super::Ledger;
@@ -11,7 +12,7 @@ const RECORD: usize = 4_000;
 
 /// The summary of an earlier compaction: its message, and what is known beyond its text. It is
 /// recognised by being this value, never by its text.
-#[derive(Clone)]
+#[derive(Clone, Deserialize, Serialize)]
 pub struct Summary {
     message: Message,
     ledger: Ledger,

@@ -15,6 +15,7 @@ use super::{CallState, CompactionTask, Level, Measurement};
 use crate::{
     Applied, CompactionResult, Degraded, Effect, TooLarge,
     event::{self, About},
+    fleet::ShareCompactions,
     measure::TargetInfo,
     state::{CompactionPermit, Config, Conversation, ConversationState, LayerState},
     summarise::summarise,
@@ -122,6 +123,35 @@ impl CompactionJob {
         self.conclude(outcome)
     }
 
+    /// Takes over a compaction of the conversation that another process has made; whether there is one.
+    pub(super) async fn adopt(&mut self) -> bool {
+        let conversation = self.permit.conversation.clone();
+        let fleet = self.layer.memory.fleet.get().filter(|_| conversation.is_kept);
+        let read =
+            |fleet: &dyn ShareCompactions| fleet.read(&self.request.context, &self.measured.caller);
+        let Some(read) = fleet.and_then(|fleet| read(&**fleet)) else { return false };
+        let Some(found) = read.await else { return false };
+        let mut state = conversation.state.lock();
+        let known = self.measured.applied.as_ref().map_or(0, |applied| applied.replaced());
+        let is_due = state.generation == self.permit.generation
+            && found.applied.replaced() > known
+            && found.window >= self.measured.room.window
+            && state.may_replace(&self.measured.caller);
+        if is_due {
+            found.applied.is_news();
+            state.keep(found.applied, found.window, found.saved);
+            self.permit.generation = state.generation;
+        }
+        is_due
+    }
+
+    /// The request as its caller wrote it, and the permission to compact it, to decide again.
+    pub(super) fn again(self: Box<Self>) -> (ChatRequest, CompactionPermit) {
+        let Self { mut request, measured, permit, .. } = *self;
+        request.messages = measured.caller;
+        (request, permit)
+    }
+
     /// Compacts in the background for a later turn than that of `request`; the job itself where there is no
     /// runtime to do that.
     pub(super) fn begin_in_background(
@@ -136,7 +166,12 @@ impl CompactionJob {
         context.priority = Priority::Background;
         context.log = RecoveryLog::disabled();
         // Its result is kept, and its events are traced.
-        runtime.spawn(async move { self.run().await.map(drop) });
+        runtime.spawn(async move {
+            if !self.ahead && self.adopt().await {
+                return Ok(());
+            }
+            self.run().await.map(drop)
+        });
         Ok(())
     }
 
@@ -304,8 +339,10 @@ impl CompactionJob {
         notice.warning = layer.policy().level(self.measured.room, notice.tokens) != Level::Fine;
         state.warned = notice.warning;
         let (saved, caller) = (saved.max(state.snapshot.saved), self.measured.caller);
+        let is_kept = applied.as_ref().is_some_and(|applied| state.remembers(applied));
         let mut sent =
             CallState::new(conversation, &state, &self.request, notice, applied, caller, saved);
+        sent.window = if is_kept { state.window() } else { 0 };
         sent.shows_success &= !threw;
         drop(state);
         Ok((self.request, sent))

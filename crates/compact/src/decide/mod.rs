@@ -30,6 +30,7 @@ pub(crate) use self::{
 use crate::{
     Applied, Compacted, Count, Notice,
     event::{self, About},
+    fleet::SentCompaction,
     measure::{TargetInfo, upper_bound},
     state::{CompactionPermit, Conversation, ConversationState, LayerState},
 };
@@ -54,6 +55,8 @@ pub(crate) struct CallState {
     pub(crate) caller: Option<SharedVec<Message>>,
     /// An answer shows that a compaction works: it was made without an internal error, and is sent.
     pub(crate) shows_success: bool,
+    /// The window that the compaction was made for.
+    pub(crate) window: u64,
 }
 
 impl CallState {
@@ -76,6 +79,25 @@ impl CallState {
             shows_success: notice.compacted.is_some(),
             caller: notice.compacted.is_some().then_some(caller),
             notice: Some(Box::new(notice)),
+            window: 0,
+        }
+    }
+
+    /// Lets other processes know what has replaced the beginning of the caller's messages in `request`, where they do not yet.
+    pub(crate) fn publish(&self, layer: &LayerState, request: &ChatRequest) {
+        let compacted = self.notice.as_ref().and_then(|notice| notice.compacted.as_ref());
+        if let (Some(fleet), Some(caller), Some(compacted)) =
+            (layer.memory.fleet.get(), &self.caller, compacted)
+            && self.window > 0
+            && compacted.applied.is_news()
+        {
+            let sent = SentCompaction {
+                applied: &compacted.applied,
+                caller,
+                window: self.window,
+                saved: compacted.saved,
+            };
+            fleet.put(&request.context, &sent);
         }
     }
 
@@ -286,9 +308,11 @@ impl LayerState {
         let (applied, caller) = (measured.applied, measured.caller);
         let mut sent =
             CallState::new(conversation, &state, request, notice, applied, caller, saved);
+        sent.window = state.window();
         // Another compaction is due, and nothing is known of that one yet.
         sent.shows_success &= measured.level != Level::Compact;
         drop(state);
+        sent.publish(self, request);
         if is_warning {
             self.memory.counts.lock().warned += u64::from(is_new);
             event::warned(About::of(request), used, window, is_new);
@@ -305,8 +329,17 @@ impl LayerState {
         loop {
             action = match action {
                 NextAction::Send(state) => return Ok((request, state)),
-                NextAction::Compact(job) => {
-                    return job.run().await.inspect(|(_, sent)| sent.is_sent());
+                NextAction::Compact(mut job) => {
+                    if job.adopt().await {
+                        let (own, permit) = job.again();
+                        request = own;
+                        self.next_action(&mut request, Some(permit))
+                    } else {
+                        let (request, sent) = job.run().await?;
+                        sent.is_sent();
+                        sent.publish(self, &request);
+                        return Ok((request, sent));
+                    }
                 }
                 NextAction::Wait(conversation) => {
                     let permit = conversation.permit().await;

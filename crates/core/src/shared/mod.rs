@@ -45,12 +45,17 @@ mod embedded;
 mod fact;
 mod facts;
 mod fleet;
+mod key;
 mod lease;
+mod notice;
+mod values;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 
+#[cfg(feature = "shared")]
+pub use self::key::KeyDigest;
 pub use self::{
     account::{AccountDraw, AccountGrant, AccountKnown, FORGOTTEN, SILENT, ShortCap},
     board::{FactBoard, FactListener, FactRow},
@@ -59,7 +64,10 @@ pub use self::{
     fact::{Fact, Known, News},
     facts::{PublishedCircuit, SharedFacts, SharedTask},
     fleet::{Fleet, NodeReport, StoreReport},
+    key::SharedKey,
     lease::{LEASED_FOR, WHOLE, WantedShare},
+    notice::PutNotices,
+    values::{LARGEST_VALUE, READ_LIMIT, ReadValue, SharedValues, ValueFuture},
 };
 use crate::time::WallClock;
 

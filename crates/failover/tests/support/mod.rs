@@ -19,7 +19,8 @@ use std::{
 
 use parking_lot::Mutex;
 use steadfast_core::{
-    Call, CallContext, Failure, Needs, OnUnsupported, Profile, Reason, RecoveryLog, Target,
+    Beginning, Call, CallContext, Failure, Needs, OnUnsupported, Profile, PromptDigest, Reason,
+    RecoveryLog, Target,
 };
 use steadfast_failover::{Chain, CooldownFailoverLayer, TargetSpec};
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ pub struct PlainRequest {
     pub whole: bool,
     /// The digest of its prompt.
     pub prompt: Option<u64>,
+    /// What its conversation begins with, and whether that is all of it.
+    pub begins: Option<(&'static str, bool)>,
     /// A provider it can not be fitted to.
     pub unfit_for: Option<&'static str>,
     pub context: CallContext,
@@ -82,6 +85,17 @@ impl Call for PlainRequest {
 
     fn prompt_digest(&self) -> Option<u64> {
         self.prompt
+    }
+
+    fn beginning(&self) -> Option<Beginning> {
+        let (text, is_first_turn) = self.begins?;
+        let mut digest = PromptDigest::default();
+        digest.add(text.as_bytes());
+        Some(Beginning::new(digest.finish(), is_first_turn))
+    }
+
+    fn beginning_texts(&self, add: &mut dyn FnMut(&[u8])) {
+        self.begins.iter().for_each(|(text, _)| add(text.as_bytes()));
     }
 
     fn needs(&self) -> Needs {

@@ -36,7 +36,8 @@ struct Shared {
 
 impl Fleet {
     /// Shares by `state` from now on what `gateway` knows, where nothing is shared yet; it listens at `address` and
-    /// goes by the configuration `text`. `tasks` are those by which it shares what layers do not.
+    /// goes by the configuration `text`. `tasks` are those by which it shares what layers do not. Returns what targets are called
+    /// among gateways, the first time.
     pub(crate) fn join(
         &self,
         state: Arc<dyn SharedState>,
@@ -44,14 +45,14 @@ impl Fleet {
         text: &str,
         address: String,
         tasks: impl FnOnce(&Arc<dyn SharedState>) -> Vec<SharedTask>,
-    ) {
+    ) -> Option<SharedNames> {
+        let names = SharedNames::default();
         let own = state.clone();
-        let shared = Shared { state, names: SharedNames::default(), address };
-        if self.shared.set(shared).is_ok() {
-            self.renew(gateway, text);
-            // Nobody else has set them.
-            let _ = self.tasks.set(tasks(&own));
-        }
+        self.shared.set(Shared { state, names: names.clone(), address }).ok()?;
+        self.renew(gateway, text);
+        // Nobody else has set them.
+        let _ = self.tasks.set(tasks(&own));
+        Some(names)
     }
 
     /// What it is shared by, if it is.

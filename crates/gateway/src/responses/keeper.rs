@@ -84,6 +84,8 @@ impl Keeper {
             self.memory.keep_conversation(tenant, id, at.clone());
         }
         let Some(response) = response else { return };
+        // What nobody is to store no other gateway is sent, either.
+        let is_shared = self.socket.is_none();
         if let Some(socket) = &self.socket {
             socket.made(tenant, response.id());
         }
@@ -92,9 +94,9 @@ impl Keeper {
         match self.before {
             Some(before) => {
                 let bytes = self.bytes + response.size();
-                self.memory.keep(tenant, self.at, Content { before, response, bytes });
+                self.memory.keep(tenant, self.at, Content { before, response, bytes }, is_shared);
             }
-            None => self.memory.keep_names(tenant, self.at, &response),
+            None => self.memory.keep_names(tenant, self.at, &response, is_shared),
         }
     }
 }

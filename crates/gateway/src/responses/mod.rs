@@ -7,28 +7,30 @@
 mod contents;
 mod keeper;
 mod sealed;
+mod shared;
 mod socket;
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
+use steadfast::shared::SharedState;
 use steadfast_chat::{ChatRequest, Message, ProviderState, SharedVec};
 use steadfast_client::dialect::{NO_RESPONSE, StandIn, StandsFor, StoredResponse, with_items};
 use steadfast_core::{Failure, FaultSide, Keep, Keyed, KeyedPolicy, Preference, Reason, Target};
 use tokio::time::Instant;
 
-use self::contents::Contents;
+use self::{contents::Contents, shared::SharedResponses};
 pub(crate) use self::{
     keeper::Keeper,
     sealed::{open, seal},
     socket::SocketMemory,
 };
-use crate::config::ResponsesConfig;
+use crate::{config::ResponsesConfig, stack::SharedNames};
 
 /// The part of all bytes that one response and what stands before it may hold: an eighth.
 const LARGEST: usize = 8;
@@ -40,6 +42,8 @@ pub(crate) struct ResponseMemory {
     contents: Mutex<Contents>,
     hasher: RandomState,
     policy: Mutex<ResponsesConfig>,
+    /// Other gateways, when what is known here is shared with them.
+    fleet: OnceLock<SharedResponses>,
 }
 
 /// How much is remembered.
@@ -67,6 +71,8 @@ struct Entry {
     /// While there is room for it.
     content: Mutex<Option<Arc<Content>>>,
     made: Instant,
+    /// Of one that another gateway has given: until when that is believed.
+    until: Option<Instant>,
 }
 
 /// What can be replayed.
@@ -108,7 +114,14 @@ impl ResponseMemory {
             contents: Mutex::default(),
             hasher: RandomState::new(),
             policy: Mutex::new(policy),
+            fleet: OnceLock::new(),
         }
+    }
+
+    /// Shares what is known with other gateways, where it is not shared yet; targets have these names there. From inside a tokio
+    /// runtime.
+    pub(crate) fn share(&self, state: Arc<dyn SharedState>, names: SharedNames) {
+        self.fleet.get_or_init(|| SharedResponses::new(state, names));
     }
 
     /// Remembers as much as `policy` says from now on.
@@ -126,11 +139,12 @@ impl ResponseMemory {
     fn find(&self, tenant: Option<&str>, id: &str) -> Option<Arc<Entry>> {
         let name = self.names.get_by(&*self.key(tenant, id))?;
         let keep = self.policy.lock().keep;
-        (name.0.made.elapsed() < keep).then(|| name.0.clone())
+        let is_believed = name.0.until.is_none_or(|until| until > Instant::now());
+        (is_believed && name.0.made.elapsed() < keep).then(|| name.0.clone())
     }
 
     fn key(&self, tenant: Option<&str>, id: &str) -> Box<str> {
-        format!("{:016x}/{id}", self.hasher.hash_one(tenant)).into()
+        format!("{:016x}/{id}", self.owner(tenant)).into()
     }
 
     /// Where the response `id` of `tenant` is.
@@ -146,6 +160,14 @@ impl ResponseMemory {
 
     /// Forgets the response `id` of `tenant`, and the items in it.
     pub(crate) fn forget(&self, tenant: Option<&str>, id: &str) {
+        if let Some(fleet) = self.fleet.get() {
+            fleet.forget(tenant, id, self.policy.lock().keep);
+        }
+        self.drop_local(tenant, id);
+    }
+
+    /// The same for one that no other gateway knows.
+    fn drop_local(&self, tenant: Option<&str>, id: &str) {
         let Some(entry) = self.find(tenant, id) else { return };
         self.names.retain(|_, other| !Arc::ptr_eq(&other.0, &entry));
     }
@@ -297,23 +319,54 @@ impl ResponseMemory {
         Ok(())
     }
 
-    /// Remembers `content` by the id of its response and those of its items.
-    fn keep(&self, tenant: Option<&str>, at: Option<Target>, content: Content) {
+    /// Remembers `content` by the id of its response and those of its items. Other gateways know it too where it `is_shared`.
+    fn keep(&self, tenant: Option<&str>, at: Option<Target>, content: Content, is_shared: bool) {
         let most = self.policy.lock().bytes();
         if !content.response.is_over() || content.bytes > most / LARGEST {
-            return self.keep_names(tenant, at, &content.response);
+            return self.keep_names(tenant, at, &content.response, is_shared);
         }
-        let (bytes, content) = (content.bytes, Arc::new(content));
-        let entry = self.entry(tenant, at, Some(content.clone()));
+        let entry = self.entry(tenant, at, Some(Arc::new(content)));
+        self.add(entry.clone(), most);
+        self.publish(tenant, &entry, None, is_shared);
+    }
+
+    /// Remembers an entry with content.
+    fn add(&self, entry: Arc<Entry>, most: usize) {
+        let Some(content) = entry.content.lock().clone() else { return };
         self.name_all(&content.response, &entry);
-        self.contents.lock().add(entry, bytes, most);
+        self.contents.lock().add(entry, content.bytes, most);
     }
 
     /// Remembers who keeps `response`, and nothing of what is in it.
-    fn keep_names(&self, tenant: Option<&str>, at: Option<Target>, response: &StoredResponse) {
+    fn keep_names(
+        &self,
+        tenant: Option<&str>,
+        at: Option<Target>,
+        response: &StoredResponse,
+        is_shared: bool,
+    ) {
         if at.is_some() {
             let entry = self.entry(tenant, at, None);
             self.name_all(response, &entry);
+            self.publish(tenant, &entry, Some(response), is_shared);
+        }
+    }
+
+    /// Lets other gateways know of `entry`, that of `response` where there is no content.
+    fn publish(
+        &self,
+        tenant: Option<&str>,
+        entry: &Entry,
+        response: Option<&StoredResponse>,
+        is_shared: bool,
+    ) {
+        if let Some(fleet) = self.fleet.get().filter(|_| is_shared) {
+            let keep = self.policy.lock().keep;
+            let content = entry.content.lock().clone();
+            if let Some(response) = response.or(content.as_deref().map(|content| &content.response))
+            {
+                fleet.put(tenant, entry.at.as_ref(), response, content.as_deref(), keep);
+            }
         }
     }
 
@@ -325,6 +378,12 @@ impl ResponseMemory {
 
     /// Remembers who keeps the conversation `id`.
     fn keep_conversation(&self, tenant: Option<&str>, id: &str, at: Target) {
+        if let Some(fleet) = self.fleet.get() {
+            let known = self.find(tenant, id).filter(|known| known.until.is_none());
+            if known.is_none_or(|known| known.at.as_ref() != Some(&at)) {
+                fleet.put_conversation(tenant, id, &at, self.policy.lock().keep);
+            }
+        }
         let entry = self.entry(tenant, Some(at), None);
         self.name(id, &entry);
     }
@@ -336,11 +395,16 @@ impl ResponseMemory {
         content: Option<Arc<Content>>,
     ) -> Arc<Entry> {
         Arc::new(Entry {
-            owner: self.hasher.hash_one(tenant),
+            owner: self.owner(tenant),
             at,
             content: Mutex::new(content),
             made: Instant::now(),
+            until: None,
         })
+    }
+
+    fn owner(&self, tenant: Option<&str>) -> u64 {
+        self.hasher.hash_one(tenant)
     }
 
     /// From now on `id` is `entry` to its tenant: some servers use an id more than once.
@@ -483,12 +547,12 @@ mod tests {
 
     const MIB: usize = 1024 * 1024;
 
-    fn memory(memory_mib: usize) -> Arc<ResponseMemory> {
+    pub(super) fn memory(memory_mib: usize) -> Arc<ResponseMemory> {
         let config = ResponsesConfig { memory_mib, ..ResponsesConfig::default() };
         Arc::new(ResponseMemory::new(config))
     }
 
-    fn request(tenant: &str, body: &Value) -> ChatRequest {
+    pub(super) fn request(tenant: &str, body: &Value) -> ChatRequest {
         let body = body.to_string().into();
         let read = codec(Dialect::Responses).decode_request(&body, Route::default());
         let mut request = read.unwrap();
@@ -496,12 +560,12 @@ mod tests {
         request
     }
 
-    fn home() -> Target {
+    pub(super) fn home() -> Target {
         Target::new("home").with_credential("one").with_model("m")
     }
 
     /// Remembers an answer of `bytes` by the id `id`.
-    fn answered(memory: &Arc<ResponseMemory>, tenant: &str, id: &str, bytes: usize) {
+    pub(super) fn answered(memory: &Arc<ResponseMemory>, tenant: &str, id: &str, bytes: usize) {
         let mut request = request(tenant, &json!({"model": "m", "input": "hi"}));
         let mut keeper = memory.fit(&mut request, true).unwrap().expect("it is stored");
         let mut head = Head::new(Dialect::Responses);
@@ -515,13 +579,17 @@ mod tests {
     }
 
     /// How a request that goes on from `id` goes.
-    fn next(memory: &Arc<ResponseMemory>, tenant: &str, id: &str) -> Result<ChatRequest, Failure> {
+    pub(super) fn next(
+        memory: &Arc<ResponseMemory>,
+        tenant: &str,
+        id: &str,
+    ) -> Result<ChatRequest, Failure> {
         let body = json!({"model": "m", "input": "more", "previous_response_id": id});
         let mut request = request(tenant, &body);
         memory.fit(&mut request, true).map(|_| request)
     }
 
-    fn is_whole(request: &ChatRequest) -> bool {
+    pub(super) fn is_whole(request: &ChatRequest) -> bool {
         request.state.as_ref().is_some_and(|state| state.is_replayed())
     }
 

@@ -36,7 +36,8 @@ impl SocketMemory {
     }
 
     fn forget(&self, (tenant, id): &Made) {
-        self.memory.forget(tenant.as_deref(), id);
+        // No other gateway was sent it.
+        self.memory.drop_local(tenant.as_deref(), id);
     }
 }
 

@@ -191,6 +191,7 @@ async fn ask(
     request.context.trace = record.trace();
     let socket = parts.extensions.get::<SocketCall>();
     let memory = socket.map(|socket| &socket.memory);
+    app.responses().learn(&request).await;
     record.keeps(app.responses().fit_for(&mut request, setup.isolates(), memory)?);
     let route = setup.gateway.route(&request);
     record.asked(

@@ -195,6 +195,7 @@ async fn read_and_compact(
     record.admitted(admitted);
     upward::add(&mut request.headers, &mut request.query, DIALECT, parts, &setup.forward);
     let opened = opened(&request);
+    app.responses().learn(&request).await;
     app.responses().fit(&mut request, setup.isolates())?;
     let route = setup.gateway.route(&request);
     record.asked(&request.context, &request.model, false, route.name(), setup.gateway.prices());

@@ -99,6 +99,7 @@ async fn count(
         chat::context(std::mem::take(&mut chat.context), &parts.headers, &received.caller);
     session::identify(chat, &parts.headers);
     upward::add(&mut chat.headers, &mut chat.query, dialect, parts, &setup.forward);
+    app.responses().learn(&request.chat).await;
     app.responses().fit(&mut request.chat, setup.isolates())?;
     let next = setup.gateway.route(&request.chat).next_target(&request.chat);
     setup.gateway.counting().count(next, request).await

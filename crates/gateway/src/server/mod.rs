@@ -230,8 +230,9 @@ impl App {
         &self.0.fleet
     }
 
-    /// Shares by `state` from now on what is known of targets, held requests, and what the folders of `[observe]` have, where
-    /// nothing is shared yet; others see that this gateway is at `address`. From inside a tokio runtime.
+    /// Shares by `state` from now on what is known of targets and conversations, what was spent under caps, held requests, and
+    /// what the folders of `[observe]` have, where nothing is shared yet; others see that this gateway is at `address`. From
+    /// inside a tokio runtime.
     ///
     /// # Panics
     ///
@@ -240,7 +241,10 @@ impl App {
         let setup = self.setup();
         let tasks = |state: &_| shared::tasks(self, state);
         let (text, address) = (setup.source.as_str(), address.into());
-        self.fleet().join(state, &setup.gateway, text, address, tasks);
+        let names = self.fleet().join(state.clone(), &setup.gateway, text, address, tasks);
+        if let Some(names) = names {
+            self.responses().share(state, names);
+        }
     }
 
     /// Traces requests by `telemetry` from now on, where nothing does so yet.

@@ -106,6 +106,7 @@ async fn find(
     if id.is_empty() || id.len() > 256 || !id.bytes().all(is_id) {
         return Err(no_such_response(id));
     }
+    app.responses().learn_one(tenant.as_deref(), id).await;
     let target = match app.responses().home(tenant.as_deref(), id) {
         Home::Here(json) => return here(app, tenant.as_deref(), id, &json, what),
         Home::At(target) => target,

@@ -12,7 +12,7 @@ use super::{Gateway, identity::IdentityTags};
 pub(crate) struct SharedNames(Arc<RwLock<IdentityTags>>);
 
 impl SharedNames {
-    fn name(&self, target: &Target) -> Option<String> {
+    pub(crate) fn name(&self, target: &Target) -> Option<String> {
         self.0.read().name(target)
     }
 }

@@ -9,9 +9,10 @@ use std::{
 
 use futures_core::Stream;
 use steadfast_chat::{Delta, Event, Events, Message, Part, SharedVec, Thinking};
-use steadfast_core::Failure;
+use steadfast_core::{Failure, Target};
 
 use super::{
+    fleet::{AnswerPosition, HASHER, ThinkingOf, ThinkingRow},
     memory::{Issuer, Memory},
     prefix::{AnswerDigest, PrefixDigest},
     select::last,
@@ -34,6 +35,16 @@ pub(super) struct Sent {
     pub(super) issuer: Issuer,
     pub(super) messages: SharedVec<Message>,
     pub(super) untouched: bool,
+    /// Where other processes are to know of its thinking. Boxed, as not every memory is shared.
+    pub(super) shared: Option<Box<SharedSent>>,
+}
+
+/// By what other processes know of what was sent.
+pub(super) struct SharedSent {
+    pub(super) target: Target,
+    pub(super) tenant: Option<Box<str>>,
+    /// That of the answer, as it comes.
+    pub(super) digest: AnswerDigest,
 }
 
 /// Collects the thinking of an answer.
@@ -109,6 +120,9 @@ impl Recorder {
             Delta::Text { text, .. } => {
                 self.other();
                 self.digest.text(text);
+                if let Some(shared) = &mut self.sent.shared {
+                    shared.digest.text(text);
+                }
             }
             Delta::ToolCall { id, name, .. } => {
                 self.other();
@@ -116,6 +130,9 @@ impl Recorder {
                     self.sent.memory.called(self.sent.issuer, id, self.before);
                 }
                 self.digest.call(&self.sent.memory.hasher, name);
+                if let Some(shared) = &mut self.sent.shared {
+                    shared.digest.call(&HASHER, name);
+                }
             }
             Delta::Opaque { .. } => {
                 self.other();
@@ -170,8 +187,30 @@ impl Recorder {
     fn ended(&mut self) {
         let Sent { memory, issuer, .. } = &self.sent;
         if let Some(leading) = self.leading.take().filter(|parts| !parts.is_empty()) {
+            self.publish(&leading);
             memory.answered(*issuer, self.prefix, self.digest.get(&memory.hasher), leading);
         }
+    }
+
+    /// Lets other processes know with which thinking the conversation goes on from here.
+    fn publish(&self, leading: &[Part]) {
+        let Sent { memory, issuer, messages, shared, .. } = &self.sent;
+        let (Some(shared), Some(fleet)) = (shared, memory.fleet.get()) else { return };
+        let position = AnswerPosition {
+            prefix: PrefixDigest::of(&HASHER, messages),
+            answer: shared.digest.get(&HASHER),
+        };
+        let Some(key) = fleet.key(shared.tenant.as_deref(), &shared.target, position) else {
+            return;
+        };
+        let before =
+            |part: &Part| memory.block(*issuer, memory.id(part)?).map(|block| block.before);
+        let mut row = ThinkingRow::of(memory, messages, memory.policy.max_returned, before);
+        row.answers.push(ThinkingOf { position, parts: leading.to_vec() });
+        if row.answers.len() == 1 {
+            row.is_whole &= leading.first().and_then(before) == Some(0);
+        }
+        fleet.put(&shared.target, key, &row);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
@@ -12,13 +13,16 @@ use pin_project_lite::pin_project;
 use steadfast_chat::{
     ChatRequest, ChatResponse, Events, Message, Part, transcript::is_thinking_refused,
 };
-use steadfast_core::{Dialect, Failure, IntoFailure, inner_service};
+use steadfast_core::{Dialect, Failure, IntoFailure, Reason, inner_service};
+#[cfg(feature = "shared")]
+use steadfast_core::{Target, shared::SharedState};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     ThinkingEvents, ThinkingPolicy,
-    answer::Sent,
+    answer::{Sent, SharedSent},
+    fleet::{self, ThinkingRead, ThinkingRow},
     memory::{Issuer, Memory},
     select::select,
 };
@@ -106,6 +110,51 @@ impl ThinkingMemoryHandle {
             returned: self.0.returned.load(Ordering::Relaxed),
         }
     }
+
+    /// Shares the thinking of conversations with other processes, where their callers do not have it: one whose next turn is
+    /// another node's has its thinking back there. Once for a layer, from inside a tokio runtime; whether this was the
+    /// first time. A layer that is [off](ThinkingMemoryLayer::off) shares nothing. See [`shared`](steadfast_core::shared).
+    ///
+    /// A call waits for the store where its last answer has no thinking and other nodes have put some of its target: for 20 ms at
+    /// most, then it is sent without. Dropping it meanwhile sends nothing. What is put is the thinking itself, for as
+    /// long as it is [kept](ThinkingPolicy::keep), under a digest of tenant, target and conversation.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use steadfast_core::shared::EmbeddedStore;
+    /// use steadfast_recover::ThinkingMemoryLayer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let store = EmbeddedStore::new();
+    /// let handle = ThinkingMemoryLayer::default().handle();
+    /// assert!(handle.share(Arc::new(store.join("one"))));
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share(&self, state: Arc<dyn SharedState>) -> bool {
+        self.share_named(state, |target| Some(target.to_string()))
+    }
+
+    /// The same, where each target has the `name` there that it has in all processes in which it is the same: with a
+    /// mark of its address, for example. The targets have no credential. The thinking of one without a name is not shared.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "shared")]
+    pub fn share_named(
+        &self,
+        state: Arc<dyn SharedState>,
+        name: impl Fn(&Target) -> Option<String> + Send + Sync + 'static,
+    ) -> bool {
+        super::shared::share(&self.0, state, name)
+    }
 }
 
 impl<S> Layer<S> for ThinkingMemoryLayer {
@@ -128,13 +177,13 @@ inner_service!(ThinkingMemory<S>);
 
 impl<S, T> Service<ChatRequest> for ThinkingMemory<S>
 where
-    S: Service<ChatRequest, Response = ChatResponse<T>>,
+    S: Service<ChatRequest, Response = ChatResponse<T>> + Clone,
     S::Error: IntoFailure,
     T: Events + Unpin,
 {
     type Response = ChatResponse<ThinkingEvents<T>>;
     type Error = Failure;
-    type Future = ThinkingFuture<S::Future>;
+    type Future = ThinkingFuture<S>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -142,8 +191,14 @@ where
 
     #[inline]
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        if let Some((issuer, read)) = fleet::read(&self.memory, &request) {
+            let clone = self.inner.clone();
+            let (inner, memory) = (mem::replace(&mut self.inner, clone), self.memory.clone());
+            let waiting = Waiting { read, inner, memory, issuer, request };
+            return ThinkingFuture { call: None, waiting: Some(Box::new(waiting)), sent: None };
+        }
         let sent = (!self.memory.is_off()).then(|| prepare(&self.memory, &mut request));
-        ThinkingFuture { call: self.inner.call(request), sent }
+        ThinkingFuture { call: Some(self.inner.call(request)), waiting: None, sent }
     }
 }
 
@@ -156,36 +211,85 @@ fn prepare(memory: &Arc<Memory>, request: &mut ChatRequest) -> Sent {
         memory.returned.fetch_add(changed.returned as u64, Ordering::Relaxed);
         event::thinking(&request.context, changed.dropped, changed.returned);
     }
+    let untouched = request.unchanged_body().is_some();
     Sent {
         memory: memory.clone(),
         issuer,
         messages: request.messages.clone(),
-        untouched: request.unchanged_body().is_some(),
+        untouched,
+        shared: shared(memory, request, untouched),
+    }
+}
+
+/// By what other processes know of `request`, where its caller will not have the thinking of its answer.
+fn shared(memory: &Memory, request: &ChatRequest, untouched: bool) -> Option<Box<SharedSent>> {
+    memory.fleet.get().filter(|_| !untouched)?;
+    let (target, tenant) = (fleet::target(request)?, request.context.tenant().map(Into::into));
+    Some(Box::new(SharedSent { target, tenant, digest: Default::default() }))
+}
+
+/// A call that waits for what other processes know.
+struct Waiting<S> {
+    read: ThinkingRead,
+    /// Which is ready.
+    inner: S,
+    memory: Arc<Memory>,
+    issuer: Issuer,
+    request: ChatRequest,
+}
+
+impl<S: Service<ChatRequest>> Waiting<S> {
+    /// The call, and what its answer is bound to, with what others know of it.
+    fn call(self, row: Option<ThinkingRow>) -> (S::Future, Sent) {
+        let Self { mut inner, memory, issuer, mut request, .. } = self;
+        if let Some(row) = row {
+            row.restore(&memory, issuer, &request.messages);
+        }
+        let sent = prepare(&memory, &mut request);
+        (inner.call(request), sent)
     }
 }
 
 pin_project! {
     /// The future of a call through a [`ThinkingMemory`]. Dropping it drops the call.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ThinkingFuture<F> {
+    pub struct ThinkingFuture<S>
+    where
+        S: Service<ChatRequest>,
+    {
+        // Once it is made.
         #[pin]
-        call: F,
+        call: Option<S::Future>,
+        // Before. Boxed, as few calls wait.
+        waiting: Option<Box<Waiting<S>>>,
         // `None` where nothing is remembered, and once ready.
         sent: Option<Sent>,
     }
 }
 
-impl<F, T, X> Future for ThinkingFuture<F>
+impl<S, T> Future for ThinkingFuture<S>
 where
-    F: Future<Output = Result<ChatResponse<T>, X>>,
-    X: Into<Failure>,
+    S: Service<ChatRequest, Response = ChatResponse<T>>,
+    S::Error: Into<Failure>,
 {
     type Output = Result<ChatResponse<ThinkingEvents<T>>, Failure>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let reply = ready!(this.call.poll(cx));
+        let mut this = self.project();
+        if let Some(waiting) = this.waiting {
+            let row = ready!(waiting.read.as_mut().poll(cx));
+            if let Some(waiting) = this.waiting.take() {
+                let (call, sent) = waiting.call(row);
+                this.call.set(Some(call));
+                *this.sent = Some(sent);
+            }
+        }
+        let Some(call) = this.call.as_pin_mut() else {
+            let text = "the call was polled without having been made";
+            return Poll::Ready(Err(Failure::refused(Reason::Unknown, text)));
+        };
+        let reply = ready!(call.poll(cx));
         let sent = this.sent.take();
         Poll::Ready(match reply {
             Ok(reply) => {
@@ -216,7 +320,7 @@ fn refused(sent: &Sent) {
     }
 }
 
-impl<F> fmt::Debug for ThinkingFuture<F> {
+impl<S: Service<ChatRequest>> fmt::Debug for ThinkingFuture<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThinkingFuture").finish_non_exhaustive()
     }

@@ -2,7 +2,10 @@
 
 use std::{
     hash::BuildHasher,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,6 +14,8 @@ use parking_lot::Mutex;
 use steadfast_chat::{ChatRequest, Part};
 use steadfast_core::{Keep, Keyed, KeyedPolicy};
 use tokio::time::Instant;
+
+use super::fleet::ShareThinking;
 
 /// What is remembered of thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +156,8 @@ pub(super) struct Memory {
     empty: AtomicBool,
     pub(super) dropped: AtomicU64,
     pub(super) returned: AtomicU64,
+    /// Other processes, when what is remembered here is shared with them.
+    pub(super) fleet: OnceLock<Box<dyn ShareThinking>>,
 }
 
 impl Memory {
@@ -166,6 +173,7 @@ impl Memory {
             empty: AtomicBool::new(true),
             dropped: AtomicU64::new(0),
             returned: AtomicU64::new(0),
+            fleet: OnceLock::new(),
         }
     }
 

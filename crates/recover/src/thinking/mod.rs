@@ -7,10 +7,13 @@
 //! was before, or that a conversation is back at the provider which began it.
 
 mod answer;
+mod fleet;
 mod layer;
 mod memory;
 mod prefix;
 mod select;
+#[cfg(feature = "shared")]
+mod shared;
 
 pub use self::{
     answer::ThinkingEvents,

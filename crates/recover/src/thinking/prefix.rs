@@ -2,25 +2,24 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use foldhash::quality::RandomState;
 use steadfast_chat::{MediaSource, Message, Part, Role};
 
 /// A digest of the messages so far: of what they say, without thinking, without instructions and without
 /// what a provider reads over, such as cache marks. Two histories have the same one if a provider that binds
 /// thinking takes them for the same, as far as a layer may have changed them: instructions are the caller's.
 #[derive(Clone)]
-pub(super) struct PrefixDigest<'a> {
-    hasher: &'a RandomState,
+pub(super) struct PrefixDigest<'a, H> {
+    hasher: &'a H,
     digest: u64,
 }
 
-impl<'a> PrefixDigest<'a> {
-    pub(super) fn new(hasher: &'a RandomState) -> Self {
+impl<'a, H: BuildHasher> PrefixDigest<'a, H> {
+    pub(super) fn new(hasher: &'a H) -> Self {
         Self { hasher, digest: 0 }
     }
 
     /// Of all of these messages.
-    pub(super) fn of(hasher: &'a RandomState, messages: &[Message]) -> u64 {
+    pub(super) fn of(hasher: &'a H, messages: &[Message]) -> u64 {
         let mut prefix = Self::new(hasher);
         messages.iter().for_each(|message| prefix.add(message));
         prefix.get()
@@ -80,7 +79,7 @@ pub(super) struct AnswerDigest {
 
 impl AnswerDigest {
     /// That of a whole message.
-    pub(super) fn of(hasher: &RandomState, message: &Message) -> u64 {
+    pub(super) fn of(hasher: &impl BuildHasher, message: &Message) -> u64 {
         let mut digest = Self::default();
         for part in message.parts() {
             match part {
@@ -102,25 +101,27 @@ impl AnswerDigest {
         self.text = piece.bytes().fold(self.text, add);
     }
 
-    pub(super) fn call(&mut self, hasher: &RandomState, name: &str) {
+    pub(super) fn call(&mut self, hasher: &impl BuildHasher, name: &str) {
         self.calls = hasher.hash_one((self.calls, name));
     }
 
-    pub(super) fn get(self, hasher: &RandomState) -> u64 {
+    pub(super) fn get(self, hasher: &impl BuildHasher) -> u64 {
         hasher.hash_one((self.text, self.calls))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use foldhash::quality::RandomState;
     use steadfast_chat::Thinking;
+
+    use super::*;
 
     fn of(messages: &[Message]) -> u64 {
         // One seed for all digests of a test.
         static HASHER: std::sync::LazyLock<RandomState> =
             std::sync::LazyLock::new(RandomState::default);
-        PrefixDigest::of(&HASHER, messages)
+        PrefixDigest::of(&*HASHER, messages)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 use steadfast_chat::{ChatRequest, Message};
 
 use super::{DIALECT, request_decode};
@@ -21,21 +22,40 @@ use crate::json::{Array, Fields, Object, Raw, RequestError, items, string, text_
 /// assert_eq!(stored.messages()[0].text(), "Four.");
 /// assert_eq!(stored.item_ids().collect::<Vec<_>>(), ["msg_1"]);
 /// ```
-#[derive(Clone, Debug)]
+///
+/// With serde it is written as it is, in a form of its own that is no provider's: for another process to go on with.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct StoredResponse {
     id: Box<str>,
     is_over: bool,
+    #[serde(with = "text", default, skip_serializing_if = "Bytes::is_empty")]
     json: Bytes,
     items: Vec<Item>,
 }
 
 /// An item of its output.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Item {
+    #[serde(default)]
     id: Option<Box<str>>,
     /// As a next request writes it: without its id, which is its provider's alone. `None` for what nobody else can
     /// read.
+    #[serde(default)]
     json: Option<Box<str>>,
+}
+
+/// JSON text, as text.
+mod text {
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serializer, ser::Error};
+
+    pub(super) fn serialize<S: Serializer>(json: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(std::str::from_utf8(json).map_err(S::Error::custom)?)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        String::deserialize(from).map(Bytes::from)
+    }
 }
 
 impl StoredResponse {
@@ -215,6 +235,15 @@ mod tests {
     use crate::dialect::{Route, Wire, codec};
     use serde_json::{Value, json};
     use steadfast_core::Target;
+
+    #[test]
+    fn what_is_written_is_read_as_it_was() {
+        let stored = StoredResponse::of_body(&response().to_string().into()).unwrap();
+        for stored in [stored.clone(), stored.without_json()] {
+            let written = serde_json::to_vec(&stored).unwrap();
+            assert_eq!(serde_json::from_slice::<StoredResponse>(&written).unwrap(), stored);
+        }
+    }
 
     fn response() -> Value {
         json!({
