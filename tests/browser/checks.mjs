@@ -497,6 +497,35 @@ export const CHECKS = [
     },
   ],
   [
+    "gateways that share a store see each other, and what the others have found",
+    async (world) => {
+      const store = await world.store();
+      const state = `[state]\nurl = "${store.url}"\n`;
+      const one = await world.serve("fleet-one", false, "127.0.0.1:0", state);
+      const other = await world.serve("fleet-other", false, "127.0.0.1:0", state);
+      const page = await world.page();
+      await page.goto(`${other.url}/dashboard`);
+      const fleet = page.locator("#fleet");
+      const gateways = fleet.getByRole("region", { name: "Gateways", exact: true }).locator("tbody tr");
+      await until("both are listed", async () => (await gateways.count()) === 2);
+      assert.equal(await gateways.getByText("(this one)").count(), 1);
+      await world.faults("openai", { fault: { error: "auth" }, probability: 1 });
+      await ask(one);
+      await world.faults("openai");
+      const found = fleet.getByRole("region", { name: "What gateways have found" });
+      await found.getByText(/^openai/).waitFor();
+      assert.match(await found.innerText(), /rests[\s\S]*openai[\s\S]*\(1 of 2\)/);
+      await axe(page, "a fleet");
+      await stop(store);
+      await fleet.getByText(/can not be reached/).waitFor();
+      await page.locator(".needs").getByText(/can not be reached/).waitFor();
+      assert.deepEqual(page.wrong, []);
+      await page.own.close();
+      await stop(one);
+      await stop(other);
+    },
+  ],
+  [
     "no dialog, no error, no request to elsewhere, no violation of the policy",
     async (world) => {
       // A page of a gateway that is stopped reports that its requests fail, and nothing else.

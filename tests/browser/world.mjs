@@ -2,6 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { connect, createServer } from "node:net";
 import { cp, mkdir, rm, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -57,7 +58,7 @@ export async function stop(program, signal = "SIGTERM") {
   return code;
 }
 
-function configuration(at, listen, keyed, folder) {
+function configuration(at, listen, keyed, folder, more) {
   const providers = [
     ["openai", "gpt-*", "gpt-4o"],
     ["anthropic", "claude-*", "claude-sonnet-4-5"],
@@ -105,7 +106,8 @@ cap_ms = 500
 letters = "${folder}/letters"
 sessions = "${folder}/sessions"
 runs = "${folder}/runs"
-`;
+
+${more}`;
 }
 
 function tenants() {
@@ -145,9 +147,9 @@ export class World {
   }
 
   /** A gateway of its own; `keyed` is one with an admin key and tenants. */
-  async serve(name, keyed, listen = "127.0.0.1:0") {
+  async serve(name, keyed, listen = "127.0.0.1:0", more = "") {
     const file = `${this.folder}/${name}.toml`;
-    await writeFile(file, configuration(this.sim, listen, keyed, this.folder));
+    await writeFile(file, configuration(this.sim, listen, keyed, this.folder, more));
     const env = {
       BROWSER_ADMIN: ADMIN,
       BROWSER_ACME: TENANTS.acme,
@@ -161,6 +163,31 @@ export class World {
     const program = await start(this.binary, ["serve", "--config", file], env, "steadfast serves on");
     const url = program.lines.at(-1).split(" ").at(-1);
     return { ...program, url, file, name, keyed };
+  }
+
+  /** A store by which gateways share what they know. */
+  async store() {
+    const port = await new Promise((found) => {
+      const server = createServer().listen(0, "127.0.0.1", () => {
+        const { port } = server.address();
+        server.close(() => found(port));
+      });
+    });
+    const args = ["--port", `${port}`, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    const child = spawn("redis-server", args, { stdio: "ignore" });
+    children.add(child);
+    child.on("exit", () => children.delete(child));
+    const answers = () =>
+      new Promise((found) => {
+        const socket = connect(port, "127.0.0.1", () => found(true));
+        socket.on("error", () => found(false)).on("connect", () => socket.end());
+      });
+    const until = Date.now() + SOON;
+    while (!(await answers())) {
+      if (Date.now() > until) throw new Error("redis-server does not listen");
+      await sleep(50);
+    }
+    return { child, url: `redis://127.0.0.1:${port}` };
   }
 
   /** The same again, at its address. */

@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     agents,
+    fleet::STORE,
     program::{self, output},
     tool,
     workspace::{self, read, write},
@@ -65,6 +66,7 @@ fn released() -> Result<PathBuf, String> {
 /// Node, npm and Chromium: the path with them.
 fn tools(root: &'static Path) -> Result<OsString, String> {
     tool::debian("chromium", "chromium")?;
+    tool::debian(STORE.0, STORE.1)?;
     let node = agents::node(root)?;
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(node).chain(env::split_paths(&path));

@@ -14,12 +14,16 @@ fn too_large(request: &mut ChatRequest) {
     *request.messages.make_mut() = vec![Message::user("x y z ".repeat(20_000))];
 }
 
+const FIRST_EVENT: &str =
+    "what is read while the first content is waited for, by whichever layer waits";
+
 contract!(
     chat,
     Contract::new(Chat, CompactionLayer::rules_only)
         .refuses(|_, request| too_large(request))
         .none(Aspect::State, "without a session nothing is remembered")
         .none(Aspect::Held, HOLDS_NOTHING)
+        .allocates(1, FIRST_EVENT)
 );
 
 /// Chat in a session whose history is too long for the upper bound.
@@ -62,4 +66,5 @@ contract!(
             .counts
             .overflows)
         .none(Aspect::Held, HOLDS_NOTHING)
+        .allocates(1, FIRST_EVENT)
 );

@@ -79,9 +79,9 @@ pub use self::{
     routed::Routed,
     spare::{Kept, Spare},
     spend::{
-        AttemptSpend, CallSpend, CapSharing, Spend, SpendAccount, SpendCaps, SpendLease,
-        SpendLedger, SpendRecord, SpendRecordRow, SpendRefusal, SpendReservation, SpendTotals,
-        SpendWindow,
+        AttemptSpend, CallSpend, CapSharing, Spend, SpendAccount, SpendCaps, SpendGrant,
+        SpendLease, SpendLedger, SpendRecord, SpendRecordRow, SpendRefusal, SpendReservation,
+        SpendTotals, SpendWindow,
     },
     target::Target,
     text::{LOST_HISTORY, STOPPED_TOOL},

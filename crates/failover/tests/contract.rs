@@ -45,12 +45,16 @@ contract!(http, {
         .allocates(5, "the request is cloned for the next target, with headers and extensions")
 });
 
+const FIRST_EVENT: &str =
+    "what is read while the first content is waited for, by whichever layer waits";
+
 contract!(chat, {
     let since = Instant::now();
     Contract::new(Chat, three)
         .refuses(|layer, _| cool(&layer.handle()))
         .state(Action::answer().slow(), move |layer| last_success(&layer.handle(), since))
         .held(|layer| probing(&layer.handle()))
+        .allocates(1, FIRST_EVENT)
 });
 
 // The cooldown of the first target is over, and the next call of it is a probe.
@@ -65,4 +69,5 @@ contract!(
     .refuses(|layer, _| cool(&layer.handle()))
     .none(Aspect::State, "each new layer starts with a cooling target")
     .held(|layer| probing(&layer.handle()))
+    .allocates(1, FIRST_EVENT)
 );

@@ -286,6 +286,7 @@ fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
     });
     assert!(decided.starts_with("HTTP/1.1 200"), "{decided}");
     assert!(waiting.join().unwrap().contains("We call you back."));
+    until("it is over", || get(second, "/admin/escalations").contains("\"escalations\":[]"));
 
     // Without the store each has its own.
     let waiting = call();
@@ -294,7 +295,8 @@ fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
     until("it is seen that the store is away", || {
         get(second, "/admin/escalations").contains("\"store_away\":true")
     });
-    assert!(post(second, &path, answer).starts_with("HTTP/1.1 503"));
+    let decided = post(second, &path, answer);
+    assert!(decided.starts_with("HTTP/1.1 503"), "{decided}");
     assert!(post(first, &path, answer).starts_with("HTTP/1.1 200"));
     assert!(waiting.join().unwrap().contains("We call you back."));
 }

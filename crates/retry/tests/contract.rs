@@ -45,6 +45,10 @@ contract!(
         .state(Action::answer(), |layer| layer.handle().snapshot().calls)
         .none(Aspect::Refusal, "the budget refuses retries, never a first attempt")
         .none(Aspect::Held, "a call is counted when it is made, and a retry paid when it is sent")
+        .allocates(
+            1,
+            "what is read while the first content is waited for, by whichever layer waits"
+        )
 );
 
 type Mock = mock::Mock<PlainRequest, &'static str>;

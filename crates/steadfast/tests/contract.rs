@@ -29,6 +29,7 @@ contract!(
             breakers.iter().map(|one| u64::from(one.circuit.probes + one.circuit.lone)).sum::<u64>()
                 + health.targets().iter().filter(|one| one.probing).count() as u64
         })
+        .allocates(3, "what is needed to continue and to resume the answer, and its first event")
 );
 
 contract!(
@@ -37,4 +38,5 @@ contract!(
         .state(Action::answer(), |stack| stack.handles().retry.snapshot().calls)
         .none(Aspect::Refusal, "the same as of the whole stack")
         .none(Aspect::Held, "the same as of the whole stack")
+        .allocates(1, "the first event, by the layer that waits for it")
 );

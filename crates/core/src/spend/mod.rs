@@ -25,7 +25,7 @@ pub use self::{
     call::{AttemptSpend, CallSpend},
     record::{SpendRecord, SpendRecordRow},
     refusal::SpendRefusal,
-    shared::{CapSharing, SpendLease},
+    shared::{CapSharing, SpendGrant, SpendLease},
 };
 use crate::{Keep, Keyed, KeyedPolicy, time::wall};
 

@@ -70,6 +70,20 @@ pub enum CapSharing {
     Strict,
 }
 
+/// What this process has been granted of an account that several spend from, and has not spent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpendGrant {
+    /// Whose account.
+    pub account: SpendAccount,
+    /// Whether money is capped, or else tokens alone.
+    pub is_cost: bool,
+    /// So much may be spent.
+    pub granted: Spend,
+    /// So much of it calls under way hold.
+    pub held: Spend,
+}
+
 /// Other processes, as a ledger has them.
 pub(super) struct SpendFleet {
     state: Arc<dyn SharedState>,
@@ -437,6 +451,21 @@ impl SpendLedger {
     /// Whether other processes spend from its accounts.
     pub fn is_shared(&self) -> bool {
         self.0.fleet.get().is_some()
+    }
+
+    /// What this process has been granted of the accounts that it shares and has not spent, in their order.
+    pub fn grants(&self) -> Vec<SpendGrant> {
+        let granted = |(account, known): (SpendAccount, Arc<Account>)| {
+            let state = known.state.lock();
+            let shared = state.shared.as_ref()?;
+            let granted = shared.granted.minus(shared.spent);
+            let is_cost = capped(Spend::new(0, 1), &shared.caps) != Spend::ZERO;
+            let is_open = capped(granted.plus(state.held), &shared.caps) != Spend::ZERO;
+            is_open.then(|| SpendGrant { account, is_cost, granted, held: state.held })
+        };
+        let mut all: Vec<_> = self.0.keyed.entries().into_iter().filter_map(granted).collect();
+        all.sort_by_cached_key(|one| one.account.to_string());
+        all
     }
 
     /// Asks the state that several processes share for what a call needs that may spend `most` in each of `accounts`: after

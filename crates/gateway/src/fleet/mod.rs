@@ -11,11 +11,14 @@ use std::{
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use steadfast::shared::{FactRow, Known, NodeReport, SharedState, SharedTask};
+use steadfast::{
+    Spend,
+    shared::{FactRow, Known, NodeReport, SharedState, SharedTask},
+};
 
 use crate::{
     config::{Config, ConfigErrors, Source},
-    stack::{Gateway, SharedNames},
+    stack::{Attention, Gateway, Severity, SharedNames},
 };
 
 /// The other gateways, if there are any.
@@ -70,7 +73,7 @@ impl Fleet {
     }
 
     /// The nodes, the store, and what each node has found.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn json(&self, gateway: &Gateway) -> Value {
         let Some(Shared { state, .. }) = self.shared.get() else {
             return json!({ "shared": false });
         };
@@ -105,7 +108,33 @@ impl Fleet {
             "differ_in_configuration": differ(&fleet.nodes, |node| &node.configuration),
             "differ_in_version": differ(&fleet.nodes, |node| &node.version),
             "facts": facts(&fleet.facts, now_ms),
+            "leases": leases(gateway),
         })
+    }
+
+    /// Whether anything is shared.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.get().is_some()
+    }
+
+    /// What of it needs a person.
+    pub(crate) fn attention(&self) -> Vec<Attention> {
+        let Some(Shared { state, .. }) = self.shared.get() else { return Vec::new() };
+        let mut all = Vec::new();
+        let fleet = state.fleet();
+        if state.is_away() {
+            let name = &fleet.store.name;
+            let text = format!(
+                "The store {name} that gateways share can not be reached: each goes on by what it knows itself."
+            );
+            all.push(Attention::new(Severity::Warn, "state_away", text));
+        }
+        if differ(&fleet.nodes, |node| &node.configuration) {
+            let text =
+                "The gateways of the fleet differ in their configuration: they decide differently.";
+            all.push(Attention::new(Severity::Note, "fleet_differs", text));
+        }
+        all
     }
 
     /// The same in Prometheus' text format.
@@ -134,6 +163,24 @@ impl Fleet {
         let shared = self.shared.get()?;
         Some(format!("{}, as {}", shared.state.fleet().store.name, shared.state.node()))
     }
+}
+
+/// What this node has of what the fleet shares: of caps, and of rates that are limited.
+fn leases(gateway: &Gateway) -> Value {
+    let handles = gateway.handles();
+    let amount = |spend: Spend| json!({ "tokens": spend.tokens, "micro_dollars": spend.cost });
+    let spend = handles.spend.grants().into_iter().map(|one| {
+        json!({
+            "account": one.account.to_string(),
+            "is_cost": one.is_cost,
+            "granted": amount(one.granted),
+            "held": amount(one.held),
+        })
+    });
+    let limited = handles.rate_limit.snapshot().into_iter().filter(|one| !one.quotas.is_empty());
+    let rates = limited
+        .filter_map(|one| Some(json!({ "target": one.target?.to_string(), "ppm": one.part_ppm })));
+    json!({ "spend": spend.collect::<Vec<_>>(), "rates": rates.collect::<Vec<_>>() })
 }
 
 /// Whether nodes differ in what they show of themselves. One that has just come has shown nothing yet.

@@ -81,7 +81,7 @@ pub(super) async fn spend(State(app): State<App>, asked: Parts) -> Response {
 /// `GET /admin/fleet`: the gateways that share what they know, the store by which they do, and what each has found.
 pub(super) async fn fleet(State(app): State<App>, asked: Parts) -> Response {
     match admin(&app, &asked) {
-        Ok(()) => shown_to(&app, &asked, &app.fleet().json()),
+        Ok(()) => shown_to(&app, &asked, &app.fleet().json(&app.gateway())),
         Err(refused) => refused,
     }
 }

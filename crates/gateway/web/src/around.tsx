@@ -3,10 +3,11 @@
 import { useEffect, useState } from "preact/hooks";
 import { get } from "./api";
 import type { Act, Action } from "./confirm";
+import { Fleet } from "./fleet";
 import { Letters, Runs, Sessions, Spend } from "./kept";
 import { Offer, Panel } from "./panel";
 import { count, original, seconds, words } from "./text";
-import type { Account, Frame, Held, Letter, Run, Status, Thread } from "./types";
+import type { Account, Fleet as FleetState, Frame, Held, Letter, Run, Status, Thread } from "./types";
 
 /** What is at `path`, asked for again and again; nothing where `path` is null. */
 function useEvery<T>(path: string | null, every: number, again: unknown): T | null {
@@ -38,19 +39,23 @@ function useEvery<T>(path: string | null, every: number, again: unknown): T | nu
 
 export function Around({ frame, act }: { frame: Frame; act: Act }) {
   const { status } = frame;
+  const { shared } = status.fleet;
+  const named = { letters: shared || status.keeps.letters, runs: shared || status.keeps.runs };
   const held = useEvery<{ escalations: Held[] }>(
-    status.escalation.held > 0 ? "/admin/escalations" : null,
+    // What others hold is decided here, too.
+    shared || status.escalation.held > 0 ? "/admin/escalations" : null,
     2_000,
     status.escalation.held,
   );
+  const fleet = useEvery<FleetState>(shared ? "/admin/fleet" : null, 5_000, null);
   const spend = useEvery<{ accounts: Account[] }>("/admin/spend", 10_000, null);
-  const letters = useEvery<{ letters: Letter[] }>(status.keeps.letters ? "/admin/letters" : null, 10_000, null);
+  const letters = useEvery<{ letters: Letter[] }>(named.letters ? "/admin/letters" : null, 10_000, null);
   const sessions = useEvery<{ sessions: Thread[] }>(
     status.keeps.sessions ? "/admin/sessions" : null,
     10_000,
     null,
   );
-  const runs = useEvery<{ runs: Run[] }>(status.keeps.runs ? "/admin/runs" : null, 10_000, null);
+  const runs = useEvery<{ runs: Run[] }>(named.runs ? "/admin/runs" : null, 10_000, null);
   return (
     <section aria-labelledby="around-title">
       <h2 id="around-title">Around the agent</h2>
@@ -59,9 +64,10 @@ export function Around({ frame, act }: { frame: Frame; act: Act }) {
         <Tasks status={status} act={act} />
         <Learned status={status} act={act} />
         <Spend accounts={spend?.accounts ?? []} />
-        <Letters isNamed={status.keeps.letters} letters={letters?.letters ?? []} act={act} />
+        <Letters isNamed={named.letters} letters={letters?.letters ?? []} act={act} />
         <Sessions isNamed={status.keeps.sessions} sessions={sessions?.sessions ?? []} />
-        <Runs isNamed={status.keeps.runs} runs={runs?.runs ?? []} now={frame.at_ms} />
+        <Runs isNamed={named.runs} runs={runs?.runs ?? []} now={frame.at_ms} />
+        <Fleet fleet={fleet} />
       </div>
     </section>
   );

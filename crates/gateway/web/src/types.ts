@@ -145,6 +145,7 @@ export interface Status {
   };
   reload: { times: number; failed: number; last_ago_s: number | null; last_error: string | null };
   keeps: { letters: boolean; sessions: boolean; runs: boolean };
+  fleet: { shared: boolean };
 }
 
 export interface Frame {
@@ -210,4 +211,42 @@ export interface Run {
   started_ms: number;
   ended_ms?: number;
   reason?: string;
+}
+
+export interface Fact {
+  kind: string;
+  key: string;
+  /** Until it ends; nothing where it is over. */
+  for_s: number | null;
+  by: { node: string; for_s: number; holds: boolean }[];
+}
+
+export interface Fleet {
+  shared: boolean;
+  node: string;
+  store: {
+    name: string;
+    away: boolean;
+    away_s: number | null;
+    error: string | null;
+    outages: number;
+    commands: number;
+    waiting: number;
+  };
+  nodes: {
+    name: string;
+    this: boolean;
+    version: string;
+    configuration: string;
+    address: string;
+    up_s: number;
+    heard_ago_s: number;
+  }[];
+  differ_in_configuration: boolean;
+  differ_in_version: boolean;
+  facts: Fact[];
+  leases: {
+    spend: { account: string; is_cost: boolean; granted: Spent; held: Spent }[];
+    rates: { target: string; ppm: number }[];
+  };
 }

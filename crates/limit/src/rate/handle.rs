@@ -36,6 +36,8 @@ pub struct RateSnapshot {
     pub rejected: u64,
     /// How long nothing is let through, after a 429 or [`RateHandle::block`].
     pub blocked_for: Duration,
+    /// The part of its limits that this process has, in parts per million: all of it unless it shares them.
+    pub part_ppm: u32,
 }
 
 /// One limit.

@@ -153,6 +153,11 @@ impl KeyQuota {
         }
     }
 
+    /// The part of each limit that this process has, in parts per million.
+    pub(super) const fn part(&self) -> u32 {
+        self.ppm
+    }
+
     /// This process has this part of each limit from now on, in parts per million.
     pub(super) fn set_part(&mut self, ppm: u32, now: u64) {
         if ppm == self.ppm {

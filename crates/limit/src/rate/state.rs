@@ -311,6 +311,7 @@ impl RateKey {
             refused: state.refused,
             rejected: state.rejected,
             blocked_for: state.quota.blocked_for(nanos),
+            part_ppm: state.quota.part(),
         }
     }
 }

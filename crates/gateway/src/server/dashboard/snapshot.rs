@@ -31,6 +31,7 @@ pub(in crate::server) fn status(app: &App) -> Value {
         "sessions": folders.sessions.is_some(),
         "runs": folders.runs.is_some(),
     });
+    status["fleet"] = json!({ "shared": app.fleet().is_shared() });
     status["traffic"] = app.stories().traffic();
     status["attention"] = attention(app).iter().map(Attention::json).collect();
     status
@@ -46,6 +47,7 @@ fn attention(app: &App) -> Vec<Attention> {
         );
         all.push(Attention::new(Severity::Warn, "reload_failed", text));
     }
+    all.extend(app.fleet().attention());
     let dropped = logs::dropped();
     if dropped > 0 {
         let text = format!("{dropped} lines of the log were dropped: nobody reads it fast enough.");
