@@ -369,7 +369,7 @@ mod tests {
 
     fn order(subject: &str) -> Order {
         let (node, action) = ("worker".into(), "test".into());
-        Order { node, action, subject: subject.into(), body: json!({ "how": "well" }) }
+        Order { node, action, subject: subject.into(), body: json!({ "times": 1 }) }
     }
 
     fn done(text: &str) -> Result<OrderAnswer, NotPassed> {
