@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use steadfast::{Target, limit::Prices};
+use steadfast::{
+    Target,
+    limit::{ModelPrice, Prices},
+};
 use steadfast_core::{Reason, RecoveryLog};
 
 use super::target::TargetTally;
@@ -43,6 +46,8 @@ pub struct Figures {
     /// The targets' names and what they were asked, in the order of the chain.
     pub targets: Vec<(String, TargetTally)>,
     pub(super) intervals: Vec<Interval>,
+    /// The model that was priced last, as most calls have it.
+    pub(super) priced: Option<(Box<str>, ModelPrice)>,
     /// The first calls that were lost, the one with the latest first content, and the one to which most was added.
     pub(super) lost_calls: Vec<Arc<Story>>,
     pub(super) slowest: Option<(u32, Arc<Story>)>,
@@ -118,7 +123,12 @@ impl Figures {
                 *self.steps.entry((step.layer, step.action)).or_default() += 1;
             }
             let recovered = attempts.iter().any(is_failed);
-            (first_content(attempts), recovered, cost(attempts, prices))
+            let priced = &mut self.priced;
+            let price = |model: &str| match priced {
+                Some((known, price)) if **known == *model => *price,
+                _ => priced.insert((model.into(), prices.price(model))).1,
+            };
+            (first_content(attempts), recovered, cost(attempts, price))
         });
         let interval = &mut self.intervals[at.min(INTERVALS - 1)];
         self.asked += 1;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use steadfast::limit::Prices;
+use steadfast::limit::{ModelPrice, Prices};
 use steadfast_core::{
     AttemptEnd, AttemptRecord, CallContext, Dialect, Reason, RecoveryLog, Step, Target, TraceId,
     Usage, time::wall,
@@ -135,7 +135,8 @@ pub(crate) struct Story {
 impl Story {
     pub(crate) fn new(draft: Arc<Draft>, log: &RecoveryLog, ending: Ending) -> Self {
         let (attempts, steps, dropped) = (log.attempt_records(), log.steps(), log.dropped());
-        let micro_dollars = draft.prices.as_ref().map_or(0, |prices| cost(&attempts, prices));
+        let prices = draft.prices.as_ref();
+        let micro_dollars = prices.map_or(0, |prices| cost(&attempts, |model| prices.price(model)));
         Self { draft, order: 0, ending, attempts, steps, dropped, micro_dollars }
     }
 
@@ -285,11 +286,11 @@ pub(crate) fn first_content(attempts: &[AttemptRecord]) -> Option<(Duration, Dur
 }
 
 /// What all `attempts` together have cost, in millionths of a dollar.
-pub(crate) fn cost(attempts: &[AttemptRecord], prices: &Prices) -> u64 {
+pub(crate) fn cost(attempts: &[AttemptRecord], mut price: impl FnMut(&str) -> ModelPrice) -> u64 {
     let cost = |attempt: &AttemptRecord| {
         let model = attempt.target.as_ref()?.model()?;
         attempt.usage.total()?;
-        Some(prices.price(model).cost(&attempt.usage))
+        Some(price(model).cost(&attempt.usage))
     };
     attempts.iter().filter_map(cost).fold(0, u64::saturating_add)
 }
