@@ -65,7 +65,7 @@ pub enum CapSharing {
     /// left: one that is cut off alone may exceed the cap by that.
     #[default]
     Share,
-    /// A cap is never exceeded. A call for which nothing has been granted waits for the state, 20 ms at most; while that is away, it
+    /// A cap is not exceeded but by what a process still spends that was cut off more than a minute before it died. A call for which nothing has been granted waits for the state, 20 ms at most; while that is away, it
     /// is refused.
     Strict,
 }
