@@ -15,6 +15,9 @@ const MOST: u64 = 100;
 const NODES: usize = 4;
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Longer than calls take by default.
+const LONGEST_CALL: Duration = Duration::from_secs(900);
+
 fn acme() -> SpendAccount {
     SpendAccount::Tenant("acme".into())
 }
@@ -30,7 +33,13 @@ fn tokens(tokens: u64) -> Spend {
 struct Node {
     shared: EmbeddedNode,
     ledger: SpendLedger,
-    calls: Vec<(SpendReservation, u64)>,
+    calls: Vec<Call>,
+}
+
+struct Call {
+    held: SpendReservation,
+    actual: u64,
+    began: Instant,
 }
 
 impl Node {
@@ -57,7 +66,7 @@ impl Node {
     }
 
     fn held(&self) -> u64 {
-        self.calls.iter().map(|(held, _)| held.held().tokens).sum()
+        self.calls.iter().map(|call| call.held.held().tokens).sum()
     }
 }
 
@@ -74,6 +83,11 @@ impl Truth {
 
     fn add(&mut self, spent: u64) {
         self.0.push((Instant::now(), spent));
+    }
+
+    fn end(&mut self, Call { held, actual, .. }: Call) {
+        held.charge(tokens(actual), Instant::now());
+        self.add(actual);
     }
 }
 
@@ -97,13 +111,13 @@ async fn run(seed: u64, sharing: CapSharing, cuts: bool) -> u64 {
             0..50 => {
                 let most = rng.u64(1..=MOST);
                 if let Ok(held) = nodes[at].reserve(most).await {
-                    nodes[at].calls.push((held, rng.u64(0..=most)));
+                    let (actual, began) = (rng.u64(0..=most), Instant::now());
+                    nodes[at].calls.push(Call { held, actual, began });
                 }
             }
             50..80 => {
-                if let Some((held, actual)) = nodes[at].calls.pop() {
-                    held.charge(tokens(actual), Instant::now());
-                    truth.add(actual);
+                if let Some(call) = nodes[at].calls.pop() {
+                    truth.end(call);
                 }
             }
             // Killed, with what it had under way: its provider may have done all of that.
@@ -115,7 +129,18 @@ async fn run(seed: u64, sharing: CapSharing, cuts: bool) -> u64 {
             84..90 if cuts => nodes[at].shared.set_away(true),
             90..96 if cuts => nodes[at].shared.set_away(false),
             80..99 => store.set_away(rng.bool()),
-            _ => sleep(Duration::from_secs(rng.u64(..4_000))).await,
+            _ => {
+                let mut left = Duration::from_secs(rng.u64(..4_000));
+                while !left.is_zero() {
+                    let part = left.min(LONGEST_CALL / 3);
+                    sleep(part).await;
+                    left -= part;
+                    for node in &mut nodes {
+                        let is_over = |call: &mut Call| call.began.elapsed() >= LONGEST_CALL;
+                        node.calls.extract_if(.., is_over).for_each(|call| truth.end(call));
+                    }
+                }
+            }
         }
         sleep(Duration::from_millis(rng.u64(..700))).await;
         let held: u64 = nodes.iter().map(Node::held).sum();
@@ -136,6 +161,7 @@ async fn a_cap_that_is_shared_is_exceeded_by_less_than_a_lease_of_each() {
     let mut most = 0;
     for seed in seeds() {
         let exceeded = run(seed, CapSharing::Share, false).await;
+        // A lease is what a node takes in about a second: two calls here.
         assert!(exceeded < NODES as u64 * 2 * MOST, "seed {seed}: {exceeded}");
         most = most.max(exceeded);
     }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use redis::cmd;
 use steadfast_core::{
     shared::{
-        AccountDraw, AccountGrant, Claim, FORGOTTEN, FactListener, Fleet, LEASED_FOR, News,
-        NodeReport, SILENT, SharedFuture, SharedState, StoreAway, WantedShare,
+        AccountDraw, AccountGrant, Claim, FactListener, Fleet, KEPT, LEASED_FOR, News, NodeReport,
+        SharedFuture, SharedState, StoreAway, WantedShare,
     },
     time::{WallClock, millis},
 };
@@ -139,7 +139,7 @@ impl SharedState for RedisState {
             let local = self.local();
             let mut connection = local.connection().ok_or(StoreAway)?;
             let mut script = scripts::DRAW.prepare_invoke();
-            script.arg(self.node()).arg(millis(SILENT)).arg(millis(FORGOTTEN)).arg(ACCOUNT_MS);
+            script.arg(self.node()).arg(millis(KEPT)).arg(ACCOUNT_MS);
             for draw in &draws {
                 script.key(local.keys.account(&draw.key)).key(local.keys.spenders(&draw.key));
                 for number in account::numbers(draw) {

@@ -9,12 +9,10 @@ use crate::{
     spend::{RollingSum, window_sums},
 };
 
-/// How long a node may be silent about an account: then what it has been granted and has not reported counts as spent, as
-/// nobody knows better.
-pub const SILENT: Duration = Duration::from_secs(10);
-
-/// How long a node that is silent about an account is remembered, so that what it has spent meanwhile is not counted twice.
-pub const FORGOTTEN: Duration = Duration::from_secs(3_600);
+/// How long what a silent node has been granted is kept for it: longer than any call takes that it may still have under way, so
+/// that whatever it spends is in the window of a cap for as long as it should. Then it counts as spent, as nobody knows
+/// better, and the node is forgotten.
+pub const KEPT: Duration = Duration::from_secs(3_600);
 
 /// What a node has spent of an account, and what it needs to go on. All amounts are sums since the node began, so that a draw
 /// that is sent twice, or arrives late, changes nothing.
@@ -155,14 +153,12 @@ struct NodeRow {
     spent: Spend,
     granted: Spend,
     heard: Instant,
-    /// What was written off, and when, in seconds since 1970.
-    lost: (Spend, u64),
 }
 
 impl NodeRow {
-    /// What it may spend that it has not reported, and that is not written off.
+    /// What it may spend that it has not reported.
     fn open(&self) -> Spend {
-        self.granted.minus(self.spent).minus(self.lost.0)
+        self.granted.minus(self.spent)
     }
 }
 
@@ -185,8 +181,7 @@ impl AccountTable {
         }
         self.write_off(now, unix);
         let reported = draw.known.reported;
-        let lost = (Spend::ZERO, 0);
-        let row = NodeRow { number: 0, spent: reported, granted: reported, heard: now, lost };
+        let row = NodeRow { number: 0, spent: reported, granted: reported, heard: now };
         let row = self.nodes.entry((node.into(), draw.life)).or_insert(row);
         if draw.number <= row.number {
             // It was sent before another one that has arrived.
@@ -197,12 +192,7 @@ impl AccountTable {
         let spent = draw.spent.minus(row.spent);
         let granted = draw.granted.max(draw.spent);
         let number = draw.number;
-        let (written_off, at) = row.lost;
-        *row = NodeRow { number, spent: row.spent.max(draw.spent), granted, heard: now, lost };
-        // It is back, and says itself what it has spent.
-        for sum in &mut self.sums {
-            sum.take_back(written_off, at);
-        }
+        *row = NodeRow { number, spent: row.spent.max(draw.spent), granted, heard: now };
         if draw.reset {
             self.sums = window_sums();
         }
@@ -276,23 +266,54 @@ impl AccountTable {
         }
     }
 
-    /// What nodes have that are silent counts as spent.
+    /// What nodes have that are silent for too long counts as spent.
     fn write_off(&mut self, now: Instant, unix: u64) {
-        let silent = |row: &NodeRow| now.saturating_duration_since(row.heard);
-        let is_new = |row: &&mut NodeRow| silent(row) >= SILENT && row.lost.1 == 0;
-        for row in self.nodes.values_mut().filter(is_new) {
-            row.lost = (row.open(), unix);
-            for sum in &mut self.sums {
-                sum.total(unix);
-                sum.add(row.lost.0, unix);
+        let Self { sums, nodes, .. } = self;
+        nodes.retain(|_, row| {
+            let is_kept = now.saturating_duration_since(row.heard) < KEPT;
+            if !is_kept {
+                for sum in &mut *sums {
+                    sum.total(unix);
+                    sum.add(row.open(), unix);
+                }
             }
-        }
-        self.nodes.retain(|_, row| silent(row) < FORGOTTEN);
+            is_kept
+        });
     }
 
     /// Whether it says nothing any more.
     pub(super) fn is_empty(&mut self, now: Instant, now_ms: u64) -> bool {
         self.write_off(now, now_ms / 1_000);
         self.nodes.is_empty() && self.totals(now_ms / 1_000) == SpendTotals::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_silent_node_was_granted_is_kept_and_then_counts_as_spent() {
+        let (mut table, start) = (AccountTable::new(0), Instant::now());
+        let mut draw = |node: &str, number, spent, granted, needed, at: Duration| {
+            let mut draw = AccountDraw::new("acme", SpendCaps::of_tokens(1_000, 0));
+            (draw.number, draw.spent) = (number, Spend::new(spent, 0));
+            (draw.granted, draw.needed) = (Spend::new(granted, 0), Spend::new(needed, 0));
+            let now_ms = u64::try_from(at.as_millis()).unwrap();
+            let grant = table.draw(node, &draw, start + at, now_ms);
+            (grant.granted.tokens, grant.totals.hour.tokens, grant.totals.held.tokens)
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(draw("silent", 1, 0, 0, 600, Duration::ZERO), (600, 0, 600));
+        assert_eq!(draw("other", 1, 0, 0, 500, KEPT - second), (400, 0, 1_000));
+        assert_eq!(draw("other", 2, 0, 0, 0, KEPT - second), (0, 0, 600));
+        assert_eq!(draw("silent", 2, 250, 600, 600, KEPT - second), (600, 250, 350), "it is back");
+        let gone = KEPT * 2 - second;
+        for number in 3..5 {
+            assert_eq!(draw("other", number, 0, 0, 0, gone), (0, 600, 0), "once");
+        }
+        // It counts for an hour from then.
+        assert_eq!(draw("other", 5, 0, 0, 0, gone + KEPT - second).1, 350);
+        assert_eq!(draw("other", 6, 0, 0, 0, gone + KEPT + 60 * second).1, 0);
     }
 }

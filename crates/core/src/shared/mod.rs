@@ -57,7 +57,7 @@ use bytes::Bytes;
 #[cfg(feature = "shared")]
 pub use self::key::KeyDigest;
 pub use self::{
-    account::{AccountDraw, AccountGrant, AccountKnown, FORGOTTEN, SILENT, ShortCap},
+    account::{AccountDraw, AccountGrant, AccountKnown, KEPT, ShortCap},
     board::{FactBoard, FactListener, FactRow},
     claim::{Claim, ProbeTurns},
     embedded::{EmbeddedNode, EmbeddedStore},

@@ -36,10 +36,6 @@ const EVERY: Duration = Duration::from_millis(500);
 /// How long a call waits for the state: as long as it may for a value that it reads.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What is granted and not spent is reported again after this, or it would count as spent after
-/// [`SILENT`](crate::shared::SILENT).
-const RENEWED: Duration = Duration::from_secs(2);
-
 /// How often what others have spent of an account is asked for by who spends nothing.
 const REFRESHED: Duration = Duration::from_secs(5);
 
@@ -65,7 +61,7 @@ pub enum CapSharing {
     /// left: one that is cut off alone may exceed the cap by that.
     #[default]
     Share,
-    /// A cap is not exceeded but by what a process still spends that was cut off more than a minute before it died. A call for which nothing has been granted waits for the state, 20 ms at most; while that is away, it
+    /// A cap is never exceeded. A call for which nothing has been granted waits for the state, 20 ms at most; while that is away, it
     /// is refused.
     Strict,
 }
@@ -225,15 +221,14 @@ impl SharedAccount {
         // It is given back before anybody knows.
         let gives_back = self.granted.minus(wanted) != Spend::ZERO;
         self.granted = self.granted.min(wanted);
-        let is_due =
-            |after| self.drawn_at.is_none_or(|at| now.saturating_duration_since(at) >= after);
+        let is_due = self.drawn_at.is_none_or(|at| now.saturating_duration_since(at) >= REFRESHED);
         let has_news = self.reset
             || gives_back
             || self.spent != self.known.reported
             || wanted.minus(self.granted) != Spend::ZERO;
-        let is_open = self.granted.minus(self.spent) != Spend::ZERO;
+        // By this a node also says that it still has what it was granted.
         let is_used = self.known.totals != SpendTotals::default();
-        if !(has_news || is_open && is_due(RENEWED) || is_used && is_due(REFRESHED)) {
+        if !(has_news || is_used && is_due) {
             return None;
         }
         self.number += 1;

@@ -47,18 +47,6 @@ impl RollingSum {
         self.total = self.total.plus(spent);
     }
 
-    /// What was added then was not spent: it is forgotten, unless its bucket is already.
-    pub(crate) fn take_back(&mut self, spent: Spend, then: u64) {
-        let bucket = then / self.width;
-        // It went to the last bucket that there was then, or to its own.
-        let found = self.buckets.iter_mut().find(|(at, _)| *at >= bucket);
-        if let Some((_, sum)) = found {
-            let taken = sum.min(spent);
-            *sum = sum.minus(taken);
-            self.total = self.total.minus(taken);
-        }
-    }
-
     /// When so much of what `amount` reads has been forgotten, in seconds since 1970; `None` when there is
     /// less in the window.
     pub(crate) fn frees(&self, need: u64, amount: impl Fn(&Spend) -> u64) -> Option<u64> {

@@ -1,8 +1,8 @@
 -- Takes down what a node has spent of accounts, and grants what it may spend: spent and granted is together never more than the
 -- caps. All amounts of a node are sums since it began, so that what comes twice or late changes nothing. The same as
 -- `AccountTable` in steadfast-core.
--- KEYS: of each account, its sums, and its nodes. ARGV: the node, for how long one may be silent and is remembered, for how long an
--- account is kept, all in milliseconds, then 26 numbers of each account: six caps (tokens and cost of hour, day and month), which
+-- KEYS: of each account, its sums, and its nodes. ARGV: the node, for how long what a silent one has is kept for it, for how long an
+-- account is kept, both in milliseconds, then 26 numbers of each account: six caps (tokens and cost of hour, day and month), which
 -- life of the account it is, the number of the draw, spent, granted, needed, wanted (tokens and cost each), since when the
 -- account is known, six sums that are known, what was reported (tokens and cost), and whether to begin anew.
 local NUMBERS = 26
@@ -11,13 +11,13 @@ local HUGE = 9007199254740991
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local unix = tonumber(time[1])
-local node, silent_ms, forgotten_ms, kept_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local node, silent_ms, account_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local function text(number)
   return string.format('%.0f', number)
 end
 
--- What is kept of a node: the number of its last draw, spent, granted, when that was, and what was written off and when, in seconds.
+-- What is kept of a node: the number of its last draw, spent, granted, and when that was.
 local function line(row)
   local values = {}
   for i, value in ipairs(row) do
@@ -92,22 +92,7 @@ local function write(account)
     fields[#fields + 1] = bucket
   end
   redis.call('HSET', account.key, unpack(fields))
-  redis.call('PEXPIRE', account.key, kept_ms)
-end
-
--- What was written off then was not spent: it is forgotten, unless its bucket is already.
-local function take_back(account, i, t, c, at)
-  local sum = account[i]
-  local number = math.floor(at / sum.width)
-  if number < sum.first or number > sum.last then
-    return
-  end
-  local field = sum.name .. text(number)
-  local bucket = account.changed[field] or redis.call('HGET', account.key, field) or '0 0'
-  local known_t, known_c = string.match(bucket, '^(%d+) (%d+)$')
-  local taken_t, taken_c = math.min(t, tonumber(known_t)), math.min(c, tonumber(known_c))
-  account.changed[field] = text(known_t - taken_t) .. ' ' .. text(known_c - taken_c)
-  sum.t, sum.c = math.max(0, sum.t - taken_t), math.max(0, sum.c - taken_c)
+  redis.call('PEXPIRE', account.key, account_ms)
 end
 
 -- When so much of a unit has been forgotten, in seconds from now; -1 where there is less.
@@ -129,7 +114,7 @@ end
 
 local answers = {}
 for i = 1, #KEYS, 2 do
-  local at = 4 + (i - 1) / 2 * NUMBERS
+  local at = 3 + (i - 1) / 2 * NUMBERS
   local function arg(number)
     return tonumber(ARGV[at + number])
   end
@@ -150,7 +135,7 @@ for i = 1, #KEYS, 2 do
     end
   end
 
-  -- What nodes have that are silent counts as spent.
+  -- What nodes have that are silent for too long counts as spent.
   local rows, nodes, own = redis.call('HGETALL', KEYS[i + 1]), 0, nil
   local held = {t = 0, c = 0}
   for j = 1, #rows, 2 do
@@ -158,29 +143,20 @@ for i = 1, #KEYS, 2 do
     for value in string.gmatch(rows[j + 1], '%d+') do
       row[#row + 1] = tonumber(value)
     end
-    local open_t = math.max(0, row[4] - row[2] - row[7])
-    local open_c = math.max(0, row[5] - row[3] - row[8])
+    local open_t, open_c = math.max(0, row[4] - row[2]), math.max(0, row[5] - row[3])
     if now - row[6] >= silent_ms then
-      if row[9] == 0 then
-        for window = 1, 3 do
-          add(account, window, open_t, open_c)
-        end
-        row[7], row[8], row[9] = open_t, open_c, unix
-        open_t, open_c = 0, 0
-        redis.call('HSET', KEYS[i + 1], rows[j], line(row))
+      for window = 1, 3 do
+        add(account, window, open_t, open_c)
       end
-      if now - row[6] >= forgotten_ms and rows[j] ~= name then
-        redis.call('HDEL', KEYS[i + 1], rows[j])
-      end
-    end
-    if rows[j] == name then
+      redis.call('HDEL', KEYS[i + 1], rows[j])
+    elseif rows[j] == name then
       own = row
     else
       nodes = nodes + 1
       held.t, held.c = held.t + open_t, held.c + open_c
     end
   end
-  own = own or {0, reported.t, reported.c, reported.t, reported.c, now, 0, 0, 0}
+  own = own or {0, reported.t, reported.c, reported.t, reported.c, now}
   nodes = nodes + 1
 
   local short = {0, 0, 0, 0, -1}
@@ -195,8 +171,6 @@ for i = 1, #KEYS, 2 do
       end
     end
     for window = 1, 3 do
-      -- It is back, and says itself what it has spent.
-      take_back(account, window, own[7], own[8], own[9])
       add(account, window, spent.t - own[2], spent.c - own[3])
     end
     local counted = {t = math.max(own[2], spent.t), c = math.max(own[3], spent.c)}
@@ -234,15 +208,14 @@ for i = 1, #KEYS, 2 do
     end
     granted.t, granted.c = granted.t + more.t, granted.c + more.c
     held.t, held.c = held.t + more.t, held.c + more.c
-    local row = {number, counted.t, counted.c, granted.t, granted.c, now, 0, 0, 0}
+    local row = {number, counted.t, counted.c, granted.t, granted.c, now}
     redis.call('HSET', KEYS[i + 1], name, line(row))
   else
     granted = {t = own[4], c = own[5]}
-    held.t = held.t + math.max(0, own[4] - own[2] - own[7])
-    held.c = held.c + math.max(0, own[5] - own[3] - own[8])
+    held.t, held.c = held.t + math.max(0, own[4] - own[2]), held.c + math.max(0, own[5] - own[3])
   end
   write(account)
-  redis.call('PEXPIRE', KEYS[i + 1], kept_ms)
+  redis.call('PEXPIRE', KEYS[i + 1], account_ms)
 
   local answer = {granted.t, granted.c, account.since}
   for window = 1, 3 do
