@@ -98,6 +98,26 @@ fn answered(at: SocketAddr) -> bool {
     http(at, &chat(MODEL, false, KEY)).starts_with("HTTP/1.1 200")
 }
 
+/// Gateways of one configuration, once they know each other.
+fn pair(config: &str, at: [SocketAddr; 2], store: u16) -> [Killed; 2] {
+    let gateways = at.map(|at| {
+        let mut command = steadfast(&["serve", "--config", config, "--listen", &at.to_string()]);
+        command.env("GATEWAY_KEY", KEY).env("ADMIN_KEY", ADMIN);
+        command.env("OPENAI_API_KEY", "sk-simulated-1").env("ANTHROPIC_API_KEY", "sk-simulated-2");
+        command.env("STATE_URL", format!("redis://127.0.0.1:{store}"));
+        let running = Killed(Running::start(command));
+        running.0.line("serves on");
+        running
+    });
+    for at in at {
+        until("the gateways know each other", || {
+            let fleet = get(at, "/admin/fleet");
+            fleet.contains("\"away\":false") && fleet.matches("\"address\"").count() == 2
+        });
+    }
+    gateways
+}
+
 #[test]
 fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
     let folder = folder("fleet");
@@ -124,23 +144,7 @@ fn two_gateways_behind_a_balancer_survive_each_other_and_their_store() {
         &[(&openai_line, with_openai), (&anthropic_line, with_anthropic)],
     );
     let config = file(&folder, "steadfast.toml", &config);
-    let gateway = |at: SocketAddr| {
-        let mut command = steadfast(&["serve", "--config", &config, "--listen", &at.to_string()]);
-        command.env("GATEWAY_KEY", KEY).env("ADMIN_KEY", ADMIN);
-        command.env("OPENAI_API_KEY", "sk-simulated-1").env("ANTHROPIC_API_KEY", "sk-simulated-2");
-        command.env("STATE_URL", format!("redis://127.0.0.1:{store_at}"));
-        let running = Killed(Running::start(command));
-        running.0.line("serves on");
-        running
-    };
-    let one = gateway(first);
-    let _other = gateway(second);
-    for at in [first, second] {
-        until("the gateways know each other", || {
-            let fleet = get(at, "/admin/fleet");
-            fleet.contains("\"away\":false") && fleet.matches("\"address\"").count() == 2
-        });
-    }
+    let [one, _other] = pair(&config, [first, second], store_at);
 
     let nginx = adapted(
         "nginx.conf",
@@ -230,24 +234,7 @@ fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
          credentials = [\"env:OPENAI_API_KEY\"]\n",
     );
     let config = file(&folder, "steadfast.toml", &config);
-    let gateway = |at: SocketAddr| {
-        let mut command = steadfast(&["serve", "--config", &config, "--listen", &at.to_string()]);
-        command
-            .env("GATEWAY_KEY", KEY)
-            .env("ADMIN_KEY", ADMIN)
-            .env("OPENAI_API_KEY", "sk-simulated-1");
-        command.env("STATE_URL", format!("redis://127.0.0.1:{store_at}"));
-        let running = Killed(Running::start(command));
-        running.0.line("serves on");
-        running
-    };
-    let one = gateway(first);
-    let _other = gateway(second);
-    for at in [first, second] {
-        until("the gateways know each other", || {
-            get(at, "/admin/fleet").matches("\"address\"").count() == 2
-        });
-    }
+    let [one, _other] = pair(&config, [first, second], store_at);
     let call = || std::thread::spawn(move || http(first, &chat(MODEL, false, KEY)));
     let held = || {
         let mut id = String::new();

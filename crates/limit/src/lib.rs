@@ -7,6 +7,9 @@
 //!   and in money. What a call may cost is reserved before, and what it did cost is charged after, attempt by
 //!   attempt.
 //!
+//! Several processes keep to one limit, or one cap, by `RateHandle::share` (feature `shared`) and
+//! [`SpendLedger::share`](steadfast_core::SpendLedger::share).
+//!
 //! ```
 //! use steadfast_core::{Call, CallContext, Failure, Reason, SpendAccount};
 //! use steadfast_limit::{CallTokens, RateLimitLayer, SpendLimitLayer, SpendLimitPolicy};
