@@ -4,9 +4,9 @@
 
 mod common;
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
-use common::{KIND, Server, eventually, hear, publish, shared};
+use common::{KIND, Server, client, eventually, hear, publish, shared};
 use steadfast_core::shared::SharedState;
 use steadfast_redis::{RedisConfig, RedisState};
 use steadfast_testkit::shared_state;
@@ -147,7 +147,7 @@ async fn cluster() -> Vec<Server> {
         servers.push(Server::start_in_cluster().await);
     }
     let addresses = addresses(&servers);
-    let create = Command::new("redis-cli")
+    let create = client()
         .args(["--cluster", "create"])
         .args(&addresses)
         .arg("--cluster-yes")

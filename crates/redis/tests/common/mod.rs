@@ -148,9 +148,19 @@ impl Drop for Server {
     }
 }
 
+/// The server that is tested: `redis-server`, or what `STEADFAST_STORE` names, such as `valkey-server`.
+fn program() -> String {
+    std::env::var("STEADFAST_STORE").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// Its client, which comes with it.
+pub fn client() -> Command {
+    Command::new(program().replace("-server", "-cli"))
+}
+
 fn spawn(folder: &TempDir, port: u16, options: &[String]) -> Child {
     let (dir, port) = (folder.path().to_str().unwrap(), port.to_string());
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program());
     let options = match options {
         [first, file, rest @ ..] if first == FILE => {
             command.arg(file);
@@ -164,11 +174,11 @@ fn spawn(folder: &TempDir, port: u16, options: &[String]) -> Child {
     command.args(["--port", &port, "--bind", "127.0.0.1", "--dir", dir]);
     command.args(options.iter().map(|option| option.replace("{port}", &port)));
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    child.expect("these tests need redis-server, 7.0 or newer, in the PATH")
+    child.expect("these tests need redis-server, 7.0 or newer, in the PATH, or STEADFAST_STORE")
 }
 
 pub fn cli(port: u16, arguments: &[&str]) -> String {
-    let mut command = Command::new("redis-cli");
+    let mut command = client();
     let output = command.args(["-p", &port.to_string()]).args(arguments).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
