@@ -20,8 +20,9 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// The most names that are known of, by each side; of those beyond it nothing is.
 const NAMES: usize = 1_024;
 
-/// That this node has put values under a name, and since when others have: a fact that holds for as long as the last of
-/// them may last and half as long again, so that it is published at most once in that half. So a store is asked for what a
+/// That this node has put values under a name, and since when others have: a fact that holds for twice as long as the last
+/// of them may last, so that it is published at most once in half of that time, and those who put seldom do not seem to
+/// begin anew. So a store is asked for what a
 /// node does not know while there is something to be found, and not at all otherwise.
 pub struct PutNotices {
     state: Arc<dyn SharedState>,
@@ -66,11 +67,11 @@ impl PutNotices {
         let needed = later(now, lasts);
         let mut own = self.own.lock();
         let since = match own.get(name) {
-            Some((_, until)) if *until >= needed => return,
+            Some((_, until)) if *until >= later(needed, lasts / 2) => return,
             Some((since, until)) if *until > now => *since,
             _ => now,
         };
-        let until = later(needed, lasts / 2);
+        let until = later(needed, lasts);
         let is_known = set(&mut own, name, (since, until), now);
         drop(own);
         if is_known {
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(one.others("x", Instant::now()), None, "its own it knows");
         tokio::time::advance(Duration::from_secs(58)).await;
         assert!(other.others("x", Instant::now()).is_some(), "the last value is there yet");
-        tokio::time::advance(Duration::from_secs(35)).await;
+        tokio::time::advance(Duration::from_secs(63)).await;
         assert_eq!(other.others("x", Instant::now()), None);
         let start = Instant::now();
         one.put("x", start, MINUTE);
