@@ -180,7 +180,11 @@ impl<S> ChatResponse<S> {
 impl<S: Events + Send + 'static> ChatResponse<S> {
     /// The same answer without the type of its stack.
     pub fn boxed(self) -> ChatResponse {
-        self.map_through(|events| Box::pin(events) as EventStream)
+        ChatResponse {
+            head: self.head,
+            events: Box::pin(self.events),
+            has_content: self.has_content,
+        }
     }
 }
 

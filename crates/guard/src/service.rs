@@ -55,9 +55,12 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        let admitted = admit(&self.tasks, &mut request);
-        let call = admitted.is_ok().then(|| self.inner.call(request));
-        ResponseFuture { call, admitted: Some(admitted) }
+        match admit(&self.tasks, &mut request) {
+            Ok(guarded) => {
+                ResponseFuture { call: Some(self.inner.call(request)), admitted: Some(Ok(guarded)) }
+            }
+            Err(refused) => ResponseFuture { call: None, admitted: Some(Err(refused)) },
+        }
     }
 }
 

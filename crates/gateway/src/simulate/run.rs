@@ -174,7 +174,8 @@ impl Run {
             Asked::Stack(stacks) => read(stacks.ask(request).await).await,
             Asked::Client { service, target, retries } => {
                 request.context_mut().target = Some(target.clone());
-                self.by_client(service, request, *retries, &mut rng).await
+                // In a box: the stack's calls have no need of its room.
+                Box::pin(self.by_client(service, request, *retries, &mut rng)).await
             }
         };
         let mut ending = Ending::new(Outcome::Ok);

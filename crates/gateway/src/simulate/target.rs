@@ -167,7 +167,8 @@ impl Targets {
         request.context.log.count_attempt();
         let mut visit = Visit { targets: self, at, began: Instant::now(), answered: false };
         let target = &visit.targets.0.all[at];
-        let reaction = target.reaction(visit.targets.0.began.elapsed());
+        let began = visit.began - visit.targets.0.began;
+        let reaction = target.reaction(began);
         target.enter();
         let (first, breaks) = match reaction {
             Reaction::Answer { first, breaks } => (first, breaks),
@@ -181,8 +182,7 @@ impl Targets {
             }
         };
         let inner = &visit.targets.0;
-        let mut usage =
-            inner.conversations.usage(request.context.session(), at, inner.began.elapsed());
+        let mut usage = inner.conversations.usage(request.context.session(), at, began);
         let drawn = || target.draw(inner.output_tokens, 0.6).clamp(1.0, 32_000.0);
         let output = usage.output.map_or_else(drawn, |tokens| tokens as f64);
         usage.output = Some(output as u64);
