@@ -1,9 +1,16 @@
 //! `fleet`: what several gateways have of a state that they share, and what it costs them.
 //!
-//! Starts a Redis (or a Valkey, by its name), four gateways that share what they know by it, and one that is alone, all
+//! Starts a Redis (or a Valkey, by its name), four gateways that share what they know by it, and others that are alone, all
 //! on loopback, and prints a row for each figure with the bar that it is held to.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, process::Command, rc::Rc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    rc::Rc,
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,10 +20,9 @@ use tokio::{
 };
 
 use crate::{
-    Error,
+    Error, instructions,
     load::{self, Callers, Until},
     process::Process,
-    report::median,
     upstream::{LIMITED, LIMITED_A_MINUTE, REFUSED, STATISTICS},
     variant::{self, RunFiles, State, Variant},
     wire,
@@ -84,30 +90,35 @@ impl fmt::Display for Figure {
 }
 
 /// The processes of a run.
-struct World {
+struct World<'a> {
+    settings: &'a Settings,
+    files: &'a RunFiles,
     store: Process,
+    state: State,
     shared: Vec<Variant>,
-    alone: Variant,
     upstream: Variant,
 }
 
 pub(crate) fn run(args: &[String]) -> Result<(), Error> {
     let settings = Settings::read(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let figures = runtime.block_on(async {
+    let missed = runtime.block_on(async {
         let files = RunFiles::new()?;
         let world = World::start(&settings, &files).await?;
-        let mut figures = vec![world.obeyed(&settings).await?, world.commands(&settings).await?];
-        figures.extend(world.added(&settings).await?);
-        figures.extend(world.limit(&settings).await?);
-        figures.extend(world.frozen(&settings).await?);
-        Ok::<_, Error>(figures)
+        println!("| figure | bar | found | |\n|---|---|---|---|");
+        let mut missed = 0;
+        let mut found = |figures: Vec<Figure>| {
+            missed += figures.iter().filter(|figure| !figure.holds).count();
+            figures.iter().for_each(|figure| print!("{figure}"));
+        };
+        found(world.obeyed().await?);
+        found(world.commands().await?);
+        found(world.added().await?);
+        found(world.instructions().await?);
+        found(world.limit().await?);
+        found(world.frozen().await?);
+        Ok::<_, Error>(missed)
     })?;
-    println!("| figure | bar | found | |\n|---|---|---|---|");
-    for figure in &figures {
-        print!("{figure}");
-    }
-    let missed = figures.iter().filter(|figure| !figure.holds).count();
     // Of a short run on a busy machine the figures are no measurement.
     if missed > 0 && !settings.quick {
         return Err(format!("{missed} figures miss their bar").into());
@@ -115,8 +126,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-impl World {
-    async fn start(settings: &Settings, files: &RunFiles) -> Result<Self, Error> {
+impl<'a> World<'a> {
+    async fn start(settings: &'a Settings, files: &'a RunFiles) -> Result<Self, Error> {
         let at = free()?;
         let mut command = Command::new(&settings.store);
         command.args(["--port", &at.port().to_string(), "--bind", "127.0.0.1"]);
@@ -124,21 +135,26 @@ impl World {
         let log = files.file("store.log");
         let store = Process::listening(command, at, &log, PATIENCE).await?;
         let upstream = variant::upstream(files, crate::process::Cpu::Any)?;
-        let gateway = |name: String, state: State| {
-            let file = |kind: &str| files.file(&format!("{name}.{kind}"));
-            variant::node(&settings.gateway, (file("toml"), file("log")), upstream.address, state)
-        };
         let state = State { url: format!("redis://{at}") };
-        let shared: Result<Vec<_>, Error> =
-            (0..NODES).map(|node| gateway(format!("node-{node}"), state.clone())).collect();
-        let world = Self {
-            shared: shared?,
-            alone: gateway("alone".to_owned(), State::default())?,
-            store,
-            upstream,
-        };
+        let mut world = Self { settings, files, store, state, shared: Vec::new(), upstream };
+        for node in 0..NODES {
+            let node = world.gateway(&format!("node-{node}"), &world.state, direct)?;
+            world.shared.push(node);
+        }
         world.together().await?;
         Ok(world)
+    }
+
+    /// A gateway of its own, run as `wrap` says.
+    fn gateway(
+        &self,
+        name: &str,
+        state: &State,
+        wrap: impl FnOnce(&Path) -> Command,
+    ) -> Result<Variant, Error> {
+        let file = |kind: &str| self.files.file(&format!("{name}.{kind}"));
+        let kept = (file("toml"), file("log"));
+        variant::node(&self.settings.gateway, kept, self.upstream.address, state, wrap)
     }
 
     /// Waits until each gateway knows of all, and the store is there.
@@ -156,8 +172,8 @@ impl World {
     }
 
     /// How long it takes until a target that is refused at one node rests at the others.
-    async fn obeyed(&self, settings: &Settings) -> Result<Figure, Error> {
-        let rounds = if settings.quick { 20 } else { 200 };
+    async fn obeyed(&self) -> Result<Vec<Figure>, Error> {
+        let rounds = if self.settings.quick { 20 } else { 200 };
         let mut took = Vec::new();
         for round in 0..rounds {
             eprintln!("a rest is obeyed: round {}", round + 1);
@@ -190,27 +206,27 @@ impl World {
         }
         took.sort_unstable_by(f64::total_cmp);
         let quantile = |share: f64| took[((took.len() - 1) as f64 * share).round() as usize];
-        Ok(Figure {
+        Ok(vec![Figure {
             name: "a rest seen at one node is obeyed at three others",
             bar: "p99 < 50 ms",
             found: format!("p50 {:.1} ms, p99 {:.1} ms", quantile(0.5), quantile(0.99)),
             holds: quantile(0.99) < 50.0,
-        })
+        }])
     }
 
     /// Commands of the store under a steady load.
-    async fn commands(&self, settings: &Settings) -> Result<Figure, Error> {
+    async fn commands(&self) -> Result<Vec<Figure>, Error> {
         eprintln!("commands of the store");
         let before = self.sum_of_commands().await?;
-        let calls = self.load(STEADY, settings.seconds(10, 3)).await?.len();
+        let calls = self.load(STEADY, self.settings.seconds(10, 3)).await?.len();
         let commands = self.sum_of_commands().await? - before;
         let a_thousand = commands as f64 * 1e3 / calls.max(1) as f64;
-        Ok(Figure {
+        Ok(vec![Figure {
             name: "store commands per 1,000 calls, steady",
             bar: "< 20",
             found: format!("{a_thousand:.2} ({commands} for {calls} calls)"),
             holds: a_thousand < 20.0,
-        })
+        }])
     }
 
     async fn sum_of_commands(&self) -> Result<u64, Error> {
@@ -222,28 +238,36 @@ impl World {
         Ok(sum)
     }
 
-    /// What a call takes at a gateway that shares, beside one that does not.
-    async fn added(&self, settings: &Settings) -> Result<Vec<Figure>, Error> {
-        let rounds = if settings.quick { 4 } else { 20 };
-        let time = Until::Time(Duration::from_millis(if settings.quick { 500 } else { 1_000 }));
+    /// What a call takes at a gateway that shares, beside one that does not: in pairs that are new each time, as two processes of
+    /// one kind differ by more than what is looked for.
+    async fn added(&self) -> Result<Vec<Figure>, Error> {
+        let pairs = if self.settings.quick { 3 } else { 40 };
         let mut ratios = [Vec::new(), Vec::new()];
-        for round in 0..rounds {
-            eprintln!("added to a call: round {}", round + 1);
-            let mut cells = [[0.0; 2]; 2];
-            // In turn, and each first as often as the other.
-            // The same one each time, or it would be colder than the one that is alone.
-            let pair = [(0, &self.alone), (1, &self.shared[0])];
-            let turn: Vec<_> = match round % 2 {
-                0 => pair.into_iter().collect(),
-                _ => pair.into_iter().rev().collect(),
+        for pair in 0..pairs {
+            eprintln!("added to a call: pair {}", pair + 1);
+            let alone = self.gateway("alone", &State::default(), direct)?;
+            let shares = self.gateway("shares", &self.state, direct)?;
+            let nodes = [&alone, &shares];
+            let load = async |node: &Variant| {
+                let time = Until::Time(Duration::from_millis(500));
+                load::whole(node.address, &node.whole(), STEADY, time, || ()).await
             };
-            for (at, node) in turn {
-                let (answers, ()) =
-                    load::whole(node.address, &node.whole(), STEADY, time, || ()).await?;
-                cells[at] = [0.5, 0.99].map(|share| answers.quantile(share).as_secs_f64());
+            for node in nodes {
+                load(node).await?;
             }
-            for (ratios, at) in ratios.iter_mut().zip([0, 1]) {
-                ratios.push((cells[1][at] / cells[0][at] - 1.0) * 100.0);
+            let mut took = [Vec::new(), Vec::new()];
+            // Each is first as often as the other.
+            for at in [0, 1, 1, 0, 0, 1, 1, 0] {
+                let at = (at + pair) % 2;
+                took[at].extend(load(nodes[at]).await?.0.took);
+            }
+            took.iter_mut().for_each(|took| took.sort_unstable());
+            for (ratios, share) in ratios.iter_mut().zip([0.5, 0.99]) {
+                let [alone, shares] = [&took[0], &took[1]].map(|took| quantile(took, share));
+                ratios.push((shares / alone - 1.0) * 100.0);
+            }
+            for process in [alone, shares].into_iter().filter_map(|node| node.process) {
+                process.stop()?;
             }
         }
         let names = ["added to a call, shared against alone: p50", "the same: p99"];
@@ -251,21 +275,58 @@ impl World {
             .into_iter()
             .zip(ratios)
             .map(|(name, ratios)| {
-                let middle = median(ratios.into_iter());
+                let count = ratios.len() as f64;
+                let mean = ratios.iter().sum::<f64>() / count;
+                let square = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>();
+                let error = (square / (count - 1.0) / count).sqrt();
                 Figure {
                     name,
                     bar: "within 2 %",
-                    found: format!("{middle:+.1} %"),
-                    holds: middle < 2.0,
+                    found: format!("{mean:+.1} % ± {error:.1} (standard error of {count} pairs)"),
+                    // Unless it is more by what chance does not explain.
+                    holds: mean - 2.0 * error < 2.0,
                 }
             })
             .collect())
     }
 
+    /// The same in instructions, in which a busy machine makes no difference.
+    async fn instructions(&self) -> Result<Vec<Figure>, Error> {
+        if !instructions::can_be_counted() {
+            return Ok(Vec::new());
+        }
+        let mut each = [0.0; 2];
+        for (each, state) in each.iter_mut().zip([&State::default(), &self.state]) {
+            let mut totals = [0.0; 2];
+            for (total, calls) in totals.iter_mut().zip([200, 1_200]) {
+                eprintln!("instructions of {calls} calls");
+                let out = self.files.file("callgrind.out");
+                let node = self
+                    .gateway("counted", state, |program| instructions::counting(&out, program))?;
+                let callers = Callers::without_pause(4);
+                let calls = Until::Count(calls);
+                load::whole(node.address, &node.whole(), callers, calls, || ()).await?;
+                if let Some(process) = node.process {
+                    process.stop()?;
+                }
+                *total = instructions::total(&out)?;
+            }
+            *each = (totals[1] - totals[0]) / 1_000.0;
+        }
+        let [alone, shares] = each;
+        let added = (shares / alone - 1.0) * 100.0;
+        Ok(vec![Figure {
+            name: "the same: instructions",
+            bar: "within 2 %",
+            found: format!("{added:+.1} % ({shares:.0} for {alone:.0})"),
+            holds: added < 2.0,
+        }])
+    }
+
     /// A provider that limits requests strictly and says so, asked by more than it takes.
-    async fn limit(&self, settings: &Settings) -> Result<Vec<Figure>, Error> {
+    async fn limit(&self) -> Result<Vec<Figure>, Error> {
         eprintln!("a limit is kept to");
-        let time = settings.seconds(120, 30);
+        let time = self.settings.seconds(120, 30);
         let body = wire::request(LIMITED, false);
         let before = self.statistics().await?;
         let tasks = LocalSet::new();
@@ -314,8 +375,8 @@ impl World {
     }
 
     /// The store stands still under load.
-    async fn frozen(&self, settings: &Settings) -> Result<Vec<Figure>, Error> {
-        let time = settings.seconds(30, 8);
+    async fn frozen(&self) -> Result<Vec<Figure>, Error> {
+        let time = self.settings.seconds(30, 8);
         let callers = Callers { connections: CALLERS / NODES, ..STEADY };
         eprintln!("before the store is frozen");
         let before = self.load(callers, time).await?;
@@ -326,9 +387,6 @@ impl World {
         // A call that is lost ends the load.
         let frozen = frozen.map_err(|error| format!("a call was lost: {error}"))?;
         let back = self.together().await?;
-        let quantile = |took: &[u64], share: f64| {
-            took[((took.len() - 1) as f64 * share) as usize] as f64 / 1e6
-        };
         let [p99, p99_frozen] = [&before, &frozen].map(|took| quantile(took, 0.99));
         let [longest, longest_frozen] = [&before, &frozen].map(|took| quantile(took, 1.0));
         Ok(vec![
@@ -373,6 +431,16 @@ impl World {
         took.sort_unstable();
         Ok(took)
     }
+}
+
+/// A quantile of what calls took, in milliseconds.
+fn quantile(sorted: &[u64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share) as usize] as f64 / 1e6
+}
+
+/// A program as it is.
+fn direct(program: &Path) -> Command {
+    Command::new(program)
 }
 
 /// Whether the target rests at this gateway.

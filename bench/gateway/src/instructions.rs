@@ -1,6 +1,6 @@
 //! Instructions in user space by valgrind: the same on a busy machine and on a quiet one.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use crate::{
     Error, Options,
@@ -27,8 +27,7 @@ pub(crate) async fn measure(
     files: &RunFiles,
     ours: Cpu,
 ) -> Result<Vec<Instructions>, Error> {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("instructions: valgrind is not installed");
+    if !can_be_counted() {
         return Ok(Vec::new());
     }
     let upstream = variant::upstream(files, ours)?;
@@ -37,14 +36,7 @@ pub(crate) async fn measure(
     for through in [Through::Proxy, Through::Gateway, Through::Responses] {
         let start = |out: &str| {
             let out = files.file(out);
-            let wrap = move |program: &std::path::Path| {
-                let mut command = Command::new("valgrind");
-                command
-                    .args(["--tool=callgrind", "--quiet"])
-                    .arg(format!("--callgrind-out-file={}", out.display()))
-                    .arg(program);
-                command
-            };
+            let wrap = move |program: &Path| counting(&out, program);
             match through {
                 Through::Proxy => variant::proxy(files, at, wrap),
                 Through::Gateway => variant::gateway(files, options, at, wrap),
@@ -70,7 +62,7 @@ pub(crate) async fn measure(
             if let Some(process) = variant.process {
                 process.stop()?;
             }
-            totals.push(total(&fs::read_to_string(files.file("callgrind.out"))?)?);
+            totals.push(total(&files.file("callgrind.out"))?);
         }
         let each = |at: usize, more: f64| (totals[at + 1] - totals[at]) / more;
         all.push(Instructions {
@@ -122,8 +114,28 @@ impl Load {
     }
 }
 
+/// Whether valgrind is there; says so where it is not.
+pub(crate) fn can_be_counted() -> bool {
+    let is_there = Command::new("valgrind").arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("instructions: valgrind is not installed");
+    }
+    is_there
+}
+
+/// `program` under callgrind, which writes to `out` when it ends.
+pub(crate) fn counting(out: &Path, program: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--quiet"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program);
+    command
+}
+
 /// The sum in a file of callgrind.
-fn total(text: &str) -> Result<f64, Error> {
+pub(crate) fn total(file: &Path) -> Result<f64, Error> {
+    let text = fs::read_to_string(file)?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("summary:").or_else(|| line.strip_prefix("totals:")));

@@ -173,10 +173,14 @@ pub(crate) fn node(
     binary: &Path,
     files: (PathBuf, PathBuf),
     upstream: SocketAddr,
-    State { url }: State,
+    State { url }: &State,
+    wrap: impl FnOnce(&Path) -> Command,
 ) -> Result<Variant, Error> {
-    let state = if url.is_empty() { url } else { format!("[state]\nurl = \"{url}\"\n") };
-    serving(binary, files, upstream, &state, |program| Command::new(program))
+    let state = match url.as_str() {
+        "" => String::new(),
+        url => format!("[state]\nurl = \"{url}\"\n"),
+    };
+    serving(binary, files, upstream, &state, wrap)
 }
 
 /// A gateway before `upstream` with these further sections of its configuration.

@@ -15,7 +15,7 @@ use std::{
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use steadfast_core::{
-    Beginning, Call, CallContext, Keep, Keyed, Target, shared::SharedKey, time::later,
+    Beginning, Call, CallContext, Keep, Keyed, Target, shared::KeyDigest, time::later,
 };
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub(crate) struct Session {
 /// A conversation as other processes know it.
 #[derive(Clone, Debug)]
 struct SharedSession {
-    key: SharedKey,
+    key: KeyDigest,
     /// Its request is the first, so nobody can know of it.
     begins: bool,
 }
@@ -49,17 +49,17 @@ pub(crate) type AffinityLookup = Pin<Box<dyn Future<Output = Option<Affinity>> +
 pub(crate) trait ShareSessions: fmt::Debug + Send + Sync {
     /// What the conversation of `request` is called among them, which has a name or not; `None` for one that others could
     /// not recognise.
-    fn key(&self, request: &dyn Call, is_named: bool) -> Option<SharedKey>;
+    fn key(&self, request: &dyn Call, is_named: bool) -> Option<KeyDigest>;
 
     /// The same for the session of this name.
-    fn key_of(&self, tenant: Option<&str>, session: &str) -> SharedKey;
+    fn key_of(&self, tenant: Option<&str>, session: &str) -> KeyDigest;
 
     /// Asks where a conversation is. `known_at`: when this process has last noted where, if it has. `None`: nobody can know it
     /// better.
-    fn look_up(&self, key: SharedKey, known_at: Option<Instant>) -> Option<AffinityLookup>;
+    fn look_up(&self, key: &KeyDigest, known_at: Option<Instant>) -> Option<AffinityLookup>;
 
     /// Lets the others know where a conversation is; `None`: wherever the chain says.
-    fn put(&self, key: SharedKey, affinity: Option<&Affinity>, now: Instant, ttl: Duration);
+    fn put(&self, key: &KeyDigest, affinity: Option<&Affinity>, now: Instant, ttl: Duration);
 }
 
 impl Session {
@@ -95,7 +95,7 @@ impl Session {
         let FailoverState { sessions, rules, .. } = &*self.failover;
         let ttl = rules.policy.sticky;
         let known_at = self.affinity.as_ref().map(|affinity| affinity.noted_at(ttl));
-        sessions.fleet.get()?.look_up(shared.key, known_at)
+        sessions.fleet.get()?.look_up(&shared.key, known_at)
     }
 
     /// Another process knows where the conversation is.
@@ -142,7 +142,7 @@ impl Session {
         if let (Some(affinity), Some(shared), Some(fleet)) =
             (news, &self.shared, sessions.fleet.get())
         {
-            fleet.put(shared.key, affinity, now, rules.policy.sticky);
+            fleet.put(&shared.key, affinity, now, rules.policy.sticky);
         }
     }
 }
@@ -255,7 +255,7 @@ impl Sessions {
         let key = self.hash(tenant, Some(session), None);
         let entry = self.named.entries.remove(&key.session);
         if let Some(fleet) = self.fleet.get() {
-            fleet.put(fleet.key_of(tenant, session), None, Instant::now(), ttl);
+            fleet.put(&fleet.key_of(tenant, session), None, Instant::now(), ttl);
         }
         entry.is_some()
     }

@@ -100,16 +100,27 @@ fn answered(at: SocketAddr) -> bool {
 
 /// Gateways of one configuration, once they know each other.
 fn pair(config: &str, at: [SocketAddr; 2], store: u16) -> [Killed; 2] {
-    let gateways = at.map(|at| {
+    pair_with(config, at, store, |_, _| {})
+}
+
+/// The same, each with a change of its command.
+fn pair_with(
+    config: &str,
+    all: [SocketAddr; 2],
+    store: u16,
+    change: impl Fn(SocketAddr, &mut Command),
+) -> [Killed; 2] {
+    let gateways = all.map(|at| {
         let mut command = steadfast(&["serve", "--config", config, "--listen", &at.to_string()]);
         command.env("GATEWAY_KEY", KEY).env("ADMIN_KEY", ADMIN);
         command.env("OPENAI_API_KEY", "sk-simulated-1").env("ANTHROPIC_API_KEY", "sk-simulated-2");
         command.env("STATE_URL", format!("redis://127.0.0.1:{store}"));
+        change(at, &mut command);
         let running = Killed(Running::start(command));
         running.0.line("serves on");
         running
     });
-    for at in at {
+    for at in all {
         until("the gateways know each other", || {
             let fleet = get(at, "/admin/fleet");
             fleet.contains("\"away\":false") && fleet.matches("\"address\"").count() == 2
@@ -217,6 +228,94 @@ fn refusing() -> SocketAddr {
     at
 }
 
+/// A configuration that shares, with one provider.
+fn shared(provider: SocketAddr) -> String {
+    format!(
+        "[server]\nadmin_key = \"env:ADMIN_KEY\"\n\
+         [[tenants]]\nname = \"everybody\"\nkeys = [\"env:GATEWAY_KEY\"]\n[state]\nurl = \"env:STATE_URL\"\n\
+         [[providers]]\nname = \"openai\"\ndialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n\
+         credentials = [\"env:OPENAI_API_KEY\"]\n",
+    )
+}
+
+/// How long the key that was refused rests at `at`, in seconds.
+fn rests_for(at: SocketAddr) -> Option<f64> {
+    let status = get(at, "/admin/status");
+    let (_, body) = status.split_once("\r\n\r\n")?;
+    let status: serde_json::Value = serde_json::from_str(body).unwrap();
+    let targets = status["targets"].as_array().unwrap();
+    targets.iter().find_map(|target| target["cooling"]["for_s"].as_f64())
+}
+
+/// A library that moves a process's clock, as `faketime` does, which waits for ever for jemalloc to begin. Rust's programs are
+/// linked by a compiler of C, so there is one.
+fn clock(folder: &Path) -> PathBuf {
+    let source = file(folder, "clock.c", CLOCK);
+    let built = folder.join("clock.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(source);
+    assert!(compiler.status().unwrap().success());
+    built
+}
+
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    long failed = syscall(SYS_clock_gettime, clock, time);
+    const char *ahead = getenv("AHEAD_S");
+    if (!failed && clock == CLOCK_REALTIME && ahead) time->tv_sec += atol(ahead);
+    return failed;
+}
+"#;
+
+#[test]
+#[cfg(target_os = "linux")]
+fn clocks_that_are_twenty_minutes_apart_make_no_difference() {
+    let folder = folder("fleet-clocks");
+    let (store_at, first, second) = (port(), local(port()), local(port()));
+    let store_port = store_at.to_string();
+    let redis = ["--port", &store_port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let _store = program("redis-server", &redis);
+    until("the store listens", || listens(local(store_at)));
+    let config = file(&folder, "steadfast.toml", &shared(refusing()));
+    let clock = clock(&folder);
+    let nodes = pair_with(&config, [first, second], store_at, |at, command| {
+        command.env("LD_PRELOAD", &clock);
+        command.env("AHEAD_S", if at == first { "-600" } else { "600" });
+    });
+    // It is their clocks, and not this test, that are apart.
+    let date = |at: SocketAddr| {
+        let head = get(at, "/admin/status");
+        let (_, date) = head.split_once("date: ").unwrap();
+        httpdate::parse_http_date(date.split_once("\r\n").unwrap().0).unwrap()
+    };
+    let apart = date(second).duration_since(date(first)).unwrap().as_secs();
+    assert!((1_190..1_210).contains(&apart), "{apart} s");
+
+    for (one, other) in [(first, second), (second, first)] {
+        let failed = http(one, &chat(MODEL, false, KEY));
+        assert!(failed.starts_with("HTTP/1.1 50"), "{failed}");
+        until("the other one knows that it rests", || rests_for(other).is_some());
+        let [here, there] = [one, other].map(|at| rests_for(at).unwrap());
+        assert!((here - there).abs() < 2.0, "it rests for {here} s and for {there} s");
+        let refused = http(other, &chat(MODEL, false, KEY));
+        assert!(refused.starts_with("HTTP/1.1 50"), "{refused}");
+        let reset = post(other, "/admin/targets/reset?target=openai%23OPENAI_API_KEY", "");
+        assert!(reset.starts_with("HTTP/1.1 200"), "{reset}");
+        until("it rests nowhere", || rests_for(one).is_none() && rests_for(other).is_none());
+    }
+    for at in [first, second] {
+        let fleet = get(at, "/admin/fleet");
+        assert_eq!(fleet.matches("\"address\"").count(), 2, "{fleet}");
+    }
+    drop(nodes);
+}
+
 #[test]
 fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
     let folder = folder("fleet-held");
@@ -226,13 +325,7 @@ fn what_one_process_holds_is_decided_at_another_by_a_real_store() {
     let store = program("redis-server", &redis);
     until("the store listens", || listens(local(store_at)));
     let provider = refusing();
-    let config = format!(
-        "[server]\nadmin_key = \"env:ADMIN_KEY\"\n\
-         [[tenants]]\nname = \"everybody\"\nkeys = [\"env:GATEWAY_KEY\"]\n[state]\nurl = \"env:STATE_URL\"\n\
-         [escalation]\nenabled = true\n\
-         [[providers]]\nname = \"openai\"\ndialect = \"openai\"\nbase_url = \"http://{provider}/v1\"\n\
-         credentials = [\"env:OPENAI_API_KEY\"]\n",
-    );
+    let config = format!("{}[escalation]\nenabled = true\n", shared(provider));
     let config = file(&folder, "steadfast.toml", &config);
     let [one, _other] = pair(&config, [first, second], store_at);
     let call = || std::thread::spawn(move || http(first, &chat(MODEL, false, KEY)));

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Bytes that a name and what goes with it have room in.
+const USUAL: usize = 128;
+
 /// The key of a value: a digest of what the value is about, the same in each process and on each machine. It shows
 /// nothing of what it is made of, though whoever can guess that can see whether the guess is right.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,11 +38,11 @@ impl fmt::Debug for SharedKey {
 /// assert_eq!(key(Some("acme"), "s"), key(Some("acme"), "s"));
 /// assert_ne!(key(Some("acme"), "s"), key(None, "acmes"));
 /// ```
-#[cfg(feature = "shared")]
-#[derive(Clone, Debug, Default)]
-pub struct KeyDigest(sha2::Sha256);
+///
+/// What is added is kept, and hashed when the key is asked for: most calls make one of these and never ask.
+#[derive(Clone, Default)]
+pub struct KeyDigest(Vec<u8>);
 
-#[cfg(feature = "shared")]
 impl KeyDigest {
     /// Adds a part, with its length.
     pub fn add(&mut self, part: &[u8]) {
@@ -70,8 +73,9 @@ impl KeyDigest {
     }
 
     /// The key of all that was added.
-    pub fn key(self) -> SharedKey {
-        let hash = sha2::Digest::finalize(self.0);
+    #[cfg(feature = "shared")]
+    pub fn key(&self) -> SharedKey {
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(&self.0);
         let mut key = [0; 16];
         key.copy_from_slice(&hash[..16]);
         SharedKey(key)
@@ -82,7 +86,17 @@ impl KeyDigest {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        sha2::Digest::update(&mut self.0, bytes);
+        if self.0.capacity() == 0 {
+            self.0.reserve(USUAL);
+        }
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+impl fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What it is of may be nobody's business.
+        f.debug_struct("KeyDigest").field("len", &self.0.len()).finish_non_exhaustive()
     }
 }
 

@@ -54,8 +54,6 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 
-#[cfg(feature = "shared")]
-pub use self::key::KeyDigest;
 pub use self::{
     account::{AccountDraw, AccountGrant, AccountKnown, KEPT, ShortCap},
     board::{FactBoard, FactListener, FactRow},
@@ -64,7 +62,7 @@ pub use self::{
     fact::{Fact, Known, News},
     facts::{PublishedCircuit, SharedFacts, SharedTask},
     fleet::{Fleet, NodeReport, StoreReport},
-    key::SharedKey,
+    key::{KeyDigest, SharedKey},
     lease::{LEASED_FOR, WHOLE, WantedShare},
     notice::PutNotices,
     values::{LARGEST_VALUE, READ_LIMIT, ReadValue, SharedValues, ValueFuture},

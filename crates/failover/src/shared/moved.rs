@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use steadfast_core::{
     Call, Target,
-    shared::{KeyDigest, PutNotices, ReadValue, SharedKey, SharedState, SharedValues},
+    shared::{KeyDigest, PutNotices, ReadValue, SharedState, SharedValues},
     time::WallClock,
 };
 use tokio::time::Instant;
@@ -50,7 +50,7 @@ pub(super) fn share(sessions: &Sessions, state: Arc<dyn SharedState>, name: Targ
 }
 
 impl ShareSessions for Moved {
-    fn key(&self, request: &dyn Call, is_named: bool) -> Option<SharedKey> {
+    fn key(&self, request: &dyn Call, is_named: bool) -> Option<KeyDigest> {
         let context = request.context();
         if let Some(session) = context.session().filter(|_| is_named) {
             return Some(self.key_of(context.tenant(), session));
@@ -64,23 +64,23 @@ impl ShareSessions for Moved {
             digest.add_sample(text);
         });
         // Those that begin without a text are all alike.
-        has_text.then(|| digest.key())
+        has_text.then_some(digest)
     }
 
-    fn key_of(&self, tenant: Option<&str>, session: &str) -> SharedKey {
+    fn key_of(&self, tenant: Option<&str>, session: &str) -> KeyDigest {
         let mut digest = KeyDigest::default();
         digest.add(b"named");
         digest.add_optional(tenant);
         digest.add(session.as_bytes());
-        digest.key()
+        digest
     }
 
-    fn look_up(&self, key: SharedKey, known_at: Option<Instant>) -> Option<AffinityLookup> {
+    fn look_up(&self, key: &KeyDigest, known_at: Option<Instant>) -> Option<AffinityLookup> {
         let since = self.notices.others(ALL, Instant::now())?;
         if known_at.is_some_and(|at| at >= since) {
             return None;
         }
-        let read = self.values.read_since(key, since)?;
+        let read = self.values.read_since(key.key(), since)?;
         let (name, values) = (self.name.clone(), self.values.clone());
         Some(Box::pin(async move {
             match read.await {
@@ -90,7 +90,8 @@ impl ShareSessions for Moved {
         }))
     }
 
-    fn put(&self, key: SharedKey, affinity: Option<&Affinity>, now: Instant, ttl: Duration) {
+    fn put(&self, key: &KeyDigest, affinity: Option<&Affinity>, now: Instant, ttl: Duration) {
+        let key = key.key();
         let Some(affinity) = affinity else {
             self.values.put(key, Vec::new().into(), ttl);
             return;
