@@ -7,13 +7,19 @@ const USUAL: usize = 128;
 
 /// The key of a value: a digest of what the value is about, the same in each process and on each machine. It shows
 /// nothing of what it is made of, though whoever can guess that can see whether the guess is right.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SharedKey([u8; 16]);
 
 impl SharedKey {
     /// As it is written in a store: 32 hexadecimal digits.
     pub fn text(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    /// The key that is written so; `None` for any other text.
+    pub fn read(text: &str) -> Option<Self> {
+        let key = Self(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
+        (key.text() == text).then_some(key)
     }
 }
 
@@ -112,7 +118,12 @@ mod tests {
 
     #[test]
     fn a_key_is_the_same_in_each_process_and_version() {
-        assert_eq!(key(&[Some("acme"), None]).text(), "7fe752572179e7f2bd84fdcb5001ecfc");
+        let text = "7fe752572179e7f2bd84fdcb5001ecfc";
+        assert_eq!(key(&[Some("acme"), None]).text(), text);
+        assert_eq!(SharedKey::read(text), Some(key(&[Some("acme"), None])));
+        for wrong in ["", "7fe7", "+fe752572179e7f2bd84fdcb5001ecfc", &format!("{text}0")] {
+            assert_eq!(SharedKey::read(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod shared;
 mod socket;
 
 use std::{
+    collections::BTreeSet,
     hash::{BuildHasher, RandomState},
     sync::{Arc, OnceLock},
 };
@@ -18,7 +19,7 @@ use std::{
 use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
-use steadfast::shared::SharedState;
+use steadfast::shared::{SharedKey, SharedState};
 use steadfast_chat::{ChatRequest, Message, ProviderState, SharedVec};
 use steadfast_client::dialect::{NO_RESPONSE, StandIn, StandsFor, StoredResponse, with_items};
 use steadfast_core::{Failure, FaultSide, Keep, Keyed, KeyedPolicy, Preference, Reason, Target};
@@ -73,6 +74,8 @@ struct Entry {
     made: Instant,
     /// Of one that another gateway has given: until when that is believed.
     until: Option<Instant>,
+    /// By what other gateways know the response, if they do.
+    shared: OnceLock<SharedKey>,
 }
 
 /// What can be replayed.
@@ -120,8 +123,8 @@ impl ResponseMemory {
 
     /// Shares what is known with other gateways, where it is not shared yet; targets have these names there. From inside a tokio
     /// runtime.
-    pub(crate) fn share(&self, state: Arc<dyn SharedState>, names: SharedNames) {
-        self.fleet.get_or_init(|| SharedResponses::new(state, names));
+    pub(crate) fn share(self: &Arc<Self>, state: Arc<dyn SharedState>, names: SharedNames) {
+        self.fleet.get_or_init(|| SharedResponses::new(state, names, self));
     }
 
     /// Remembers as much as `policy` says from now on.
@@ -170,6 +173,12 @@ impl ResponseMemory {
     fn drop_local(&self, tenant: Option<&str>, id: &str) {
         let Some(entry) = self.find(tenant, id) else { return };
         self.names.retain(|_, other| !Arc::ptr_eq(&other.0, &entry));
+    }
+
+    /// Forgets the responses that other gateways know by these keys, and the items in them.
+    fn drop_shared(&self, keys: &BTreeSet<SharedKey>) {
+        let is_one = |entry: &Entry| entry.shared.get().is_some_and(|key| keys.contains(key));
+        self.names.retain(|_, name| !is_one(&name.0));
     }
 
     /// Fits `request` to what is known of what it names: it is whole then, or goes to who keeps that and to nobody
@@ -365,7 +374,10 @@ impl ResponseMemory {
             let content = entry.content.lock().clone();
             if let Some(response) = response.or(content.as_deref().map(|content| &content.response))
             {
-                fleet.put(tenant, entry.at.as_ref(), response, content.as_deref(), keep);
+                let key = SharedResponses::key(tenant, response.id());
+                if fleet.put(tenant, entry.at.as_ref(), response, content.as_deref(), keep) {
+                    let _ = entry.shared.set(key);
+                }
             }
         }
     }
@@ -400,6 +412,7 @@ impl ResponseMemory {
             content: Mutex::new(content),
             made: Instant::now(),
             until: None,
+            shared: OnceLock::new(),
         })
     }
 

@@ -1,13 +1,18 @@
 //! Responses that another gateway has given: put when they are, and read where their id is not known.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast::shared::{
-    KeyDigest, LARGEST_VALUE, PutNotices, READ_LIMIT, ReadValue, SharedKey, SharedState,
-    SharedValues,
+    FactListener, KeyDigest, LARGEST_VALUE, News, PutNotices, READ_LIMIT, ReadValue, SharedKey,
+    SharedState, SharedTask, SharedValues,
 };
 use steadfast_chat::{ChatRequest, Message};
 use steadfast_client::dialect::{StandIn, StandsFor, StoredResponse, with_items};
@@ -24,8 +29,17 @@ const SPACE: &str = "responses";
 const ALL: &str = "ids";
 
 /// How long what another gateway has given is believed before it is read again: so a response that was deleted at one is
-/// gone at all within that.
+/// gone within that where its deletion was not heard of.
 const BELIEVED: Duration = Duration::from_secs(60);
+
+/// Which responses a gateway has deleted lately, as a kind of fact: each has one of its own.
+const DELETED: &str = "deleted-responses";
+
+/// How long a deletion is there for gateways that are cut off from the store, or start again.
+const DELETED_FOR: Duration = Duration::from_secs(3_600);
+
+/// The most deletions that are there: one that is sent at once is heard of however many follow it.
+const DELETIONS: usize = 256;
 
 /// The most ids that one request has read. A conversation that names more items than that by their ids is one that
 /// began elsewhere, and goes to who keeps it.
@@ -36,6 +50,10 @@ pub(super) struct SharedResponses {
     values: SharedValues,
     notices: PutNotices,
     names: SharedNames,
+    state: Arc<dyn SharedState>,
+    /// What this gateway has deleted, and until when that is there.
+    deleted: Mutex<VecDeque<(Instant, SharedKey)>>,
+    _hearing: SharedTask,
 }
 
 /// What an id stands for.
@@ -69,20 +87,32 @@ struct SavedContent {
 }
 
 impl SharedResponses {
-    pub(super) fn new(state: Arc<dyn SharedState>, names: SharedNames) -> Self {
-        let values = SharedValues::new(state.clone(), SPACE);
-        Self { values, notices: PutNotices::new(state, SPACE), names }
+    /// What `memory` shares.
+    pub(super) fn new(
+        state: Arc<dyn SharedState>,
+        names: SharedNames,
+        memory: &Arc<ResponseMemory>,
+    ) -> Self {
+        let hearing = hear(state.subscribe(DELETED), Arc::downgrade(memory));
+        Self {
+            values: SharedValues::new(state.clone(), SPACE),
+            notices: PutNotices::new(state.clone(), SPACE),
+            names,
+            state,
+            deleted: Mutex::default(),
+            _hearing: SharedTask::spawn(hearing),
+        }
     }
 
     /// A tenant's ids have keys that no other tenant's have.
-    fn key(tenant: Option<&str>, id: &str) -> SharedKey {
+    pub(super) fn key(tenant: Option<&str>, id: &str) -> SharedKey {
         let mut digest = KeyDigest::default();
         digest.add_optional(tenant);
         digest.add(id.as_bytes());
         digest.key()
     }
 
-    /// Lets others know `response`, which `at` keeps, and its `content` where that is not too large.
+    /// Lets others know `response`, which `at` keeps, and its `content` where that is not too large; whether they do.
     pub(super) fn put(
         &self,
         tenant: Option<&str>,
@@ -90,19 +120,19 @@ impl SharedResponses {
         response: &StoredResponse,
         content: Option<&Content>,
         keep: Duration,
-    ) {
+    ) -> bool {
         let saved = |content: &Content| SavedContent {
             before: content.before.to_vec(),
             response: content.response.clone(),
             bytes: content.bytes,
         };
-        let Some(at) = self.named(at) else { return };
+        let Some(at) = self.named(at) else { return false };
         // As it is counted, it is about as large as it is written.
         let content = content.filter(|content| content.bytes <= LARGEST_VALUE).map(saved);
         let is_kept = at.is_some();
         let has_content = content.is_some();
         if !is_kept && !has_content {
-            return;
+            return false;
         }
         let mut is_known = self.put_entry(tenant, response.id(), at.clone(), content, keep);
         if !is_known && is_kept {
@@ -114,6 +144,7 @@ impl SharedResponses {
                 self.put_name(tenant, item, &of, keep);
             });
         }
+        is_known
     }
 
     /// Lets others know that `at` keeps the conversation `id`.
@@ -132,6 +163,19 @@ impl SharedResponses {
     /// Lets others know that there is no such response any more.
     pub(super) fn forget(&self, tenant: Option<&str>, id: &str, keep: Duration) {
         self.put_name(tenant, id, &SavedName::Forgotten, keep);
+        let (key, now) = (Self::key(tenant, id), Instant::now());
+        let until = later(now, DELETED_FOR);
+        let mut deleted = self.deleted.lock();
+        while deleted.front().is_some_and(|(until, _)| *until <= now) || deleted.len() == DELETIONS
+        {
+            deleted.pop_front();
+        }
+        deleted.push_back((until, key));
+        let keys: Vec<String> = deleted.iter().map(|(_, key)| key.text()).collect();
+        let clock = self.values.clock();
+        let news = News::holds(clock.unix_ms(), clock.to_unix_ms(until), keys.join(" "));
+        // Under the lock, so that the latest is published last.
+        self.state.publish(DELETED, self.state.node(), news);
     }
 
     /// `at` and what it is called; `None` for a target that others do not know.
@@ -175,6 +219,17 @@ impl SharedResponses {
         match self.values.read(Self::key(tenant, id))?.await {
             ReadValue::Found(value) => serde_json::from_slice(&value).ok(),
             _ => None,
+        }
+    }
+}
+
+/// Forgets what other gateways have deleted.
+async fn hear(mut listener: FactListener, memory: Weak<ResponseMemory>) {
+    loop {
+        let (_, known) = listener.next().await;
+        let Some(memory) = memory.upgrade() else { return };
+        if let Some(fact) = known.fact {
+            memory.drop_shared(&fact.value.split(' ').filter_map(SharedKey::read).collect());
         }
     }
 }
@@ -258,6 +313,7 @@ impl ResponseMemory {
             content: Mutex::new(content),
             made: fleet.values.clock().to_instant(made_ms),
             until: Some(later(Instant::now(), BELIEVED)),
+            shared: OnceLock::from(SharedResponses::key(tenant, id)),
         });
         // One with content is named by that: to name it twice would take that for one that is replaced.
         if entry.content.lock().is_none() {
@@ -370,17 +426,64 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_deleted_is_gone_everywhere_within_a_minute() {
+    async fn what_is_deleted_is_gone_everywhere() {
         let (one, other, _) = two();
+        for id in ["resp_1", "resp_2", "resp_3"] {
+            answered(&one, "acme", id, 10);
+            assert!(went(&other, "acme", id).await.is_ok());
+        }
+        let id = |memory: &Arc<ResponseMemory>, id| memory.find(Some("acme"), id).is_some();
+        one.forget(Some("acme"), "resp_1");
+        other.forget(Some("acme"), "resp_2");
+        assert!(went(&other, "acme", "resp_1").await.is_err());
+        assert!(went(&one, "acme", "resp_2").await.is_err());
+        assert!(!id(&one, "msg_resp_2") && id(&one, "msg_resp_3"), "its items, too");
+        for memory in [&one, &other] {
+            assert!(went(memory, "acme", "resp_3").await.is_ok());
+        }
+        // The name of another tenant's is another one.
+        other.forget(Some("umbrella"), "resp_3");
+        assert!(went(&one, "acme", "resp_3").await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_cut_off_hears_of_deletions_later() {
+        let (store, gone) = (EmbeddedStore::new(), DELETIONS + 10);
+        let (one, state) = (memory(64), store.join("one"));
+        one.share(Arc::new(state.clone()), SharedNames::default());
+        let other = node(&store, "other").0;
+        for n in 0..gone {
+            answered(&one, "acme", &format!("resp_{n}"), 10);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let is_there = |n: usize| one.find(Some("acme"), &format!("resp_{n}")).is_some();
+        state.set_away(true);
+        for n in 0..gone {
+            other.forget(Some("acme"), &format!("resp_{n}"));
+        }
+        tokio::time::advance(DELETED_FOR / 2).await;
+        assert!(is_there(gone - 1));
+        state.set_away(false);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!((10..gone).all(|n| !is_there(n)), "the latest of them");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_believed_is_read_again_after_a_minute() {
+        let (store, names) = (EmbeddedStore::new(), SharedNames::default());
+        let (one, other) = (node(&store, "one").0, memory(64));
         answered(&one, "acme", "resp_1", 10);
+        // One that hears of no deletion.
+        let deaf = SharedResponses {
+            _hearing: SharedTask::spawn(std::future::ready(())),
+            ..SharedResponses::new(Arc::new(store.join("other")), names, &other)
+        };
+        assert!(other.fleet.set(deaf).is_ok());
         assert!(went(&other, "acme", "resp_1").await.is_ok());
         one.forget(Some("acme"), "resp_1");
+        assert!(went(&other, "acme", "resp_1").await.is_ok());
         tokio::time::advance(BELIEVED).await;
         assert!(went(&other, "acme", "resp_1").await.is_err());
-        answered(&one, "acme", "resp_2", 10);
-        other.learn_one(Some("acme"), "resp_2").await;
-        other.forget(Some("acme"), "resp_2");
-        assert!(went(&other, "acme", "resp_2").await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
