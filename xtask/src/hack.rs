@@ -7,8 +7,11 @@ use crate::{QUICK, tool::Tool, workspace};
 /// Those that put a cloud's libraries under a crate. Each by itself again is most of the time that all others take together.
 const CLOUDS: &str = "aws,google,sim-clouds";
 
-/// The crates that have such features of another's: what is in them is compiled with the crate itself, and with all features by `lint`.
-const AROUND: [&str; 2] = ["steadfast", "steadfast-gateway"];
+/// The crate that has such features of another's: what is in them is compiled with the crate itself, and with all features by `lint`.
+const FACADE: &str = "steadfast";
+
+/// The largest crate, which is no layer: with all features `lint` checks it.
+const GATEWAY: &str = "steadfast-gateway";
 
 const CARGO_HACK: Tool = Tool { name: "cargo-hack", version: "0.6.46" };
 
@@ -30,11 +33,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     // The manifests and the lock file are put back afterwards.
     let each = ["--each-feature", "--no-dev-deps"];
     if !quick.is_empty() {
-        let (around, others): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|name| AROUND.contains(name));
-        check(&others, &each)?;
-        let without = ["--exclude-features", CLOUDS];
-        return check(&around, &[&each[..], &without].concat());
+        let (around, layers): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|name| [FACADE, GATEWAY].contains(name));
+        let one =
+            |wanted| around.iter().copied().filter(|name| *name == wanted).collect::<Vec<_>>();
+        check(&layers, &each)?;
+        check(&one(FACADE), &[&each[..], &["--exclude-features", CLOUDS]].concat())?;
+        return check(&one(GATEWAY), &["--no-default-features", "--no-dev-deps"]);
     }
     check(&wanted, &each)?;
     // As `cargo test -p` builds them: in the workspace, other crates turn features on.
