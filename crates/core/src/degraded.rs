@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -48,7 +48,12 @@ struct Shared {
     /// How many entries there are, to be read without the lock.
     count: AtomicUsize,
     entries: RwLock<Vec<Entry>>,
+    /// Whose turn it is among several processes.
+    turns: OnceLock<Turns>,
 }
+
+/// Whether it is this process that may probe a provider now.
+type Turns = Box<dyn Fn(&str, Instant) -> bool + Send + Sync>;
 
 #[derive(Clone)]
 struct Entry {
@@ -85,11 +90,23 @@ impl DegradedProviders {
         let mut entries = self.0.entries.write();
         match entries.iter_mut().find(|entry| *entry.provider == *provider) {
             Some(entry) if entry.probe_from <= now => {
-                entry.probe_from = later(now, entry.probe_every);
-                true
+                let is_own = self.0.turns.get().is_none_or(|may_probe| may_probe(provider, now));
+                if is_own {
+                    entry.probe_from = later(now, entry.probe_every);
+                }
+                is_own
             }
             _ => false,
         }
+    }
+
+    /// Where several processes find out together whether a provider is well: a call is the probe only where this process
+    /// `may_probe` it then, which is asked when a probe is due. Once; whether this was the first time.
+    pub fn set_turns(
+        &self,
+        may_probe: impl Fn(&str, Instant) -> bool + Send + Sync + 'static,
+    ) -> bool {
+        self.0.turns.set(Box::new(may_probe)).is_ok()
     }
 
     /// The next call may be a probe of `provider`: one has succeeded.
@@ -161,6 +178,17 @@ mod tests {
         assert!(probes("a", 23) && !probes("a", 23), "the one before has succeeded");
         assert!(!probes("b", 22) && probes("b", 30));
         assert!(!probes("c", 100), "it is not degraded");
+    }
+
+    #[test]
+    fn who_has_no_turn_makes_no_probe_and_has_it_when_it_comes() {
+        let (degraded, now) = (DegradedProviders::default(), Instant::now());
+        degraded.insert("a", now, EVERY);
+        let turn = now + EVERY * 2;
+        assert!(degraded.set_turns(move |provider, now| provider == "a" && now >= turn));
+        assert!(!degraded.set_turns(|_, _| true), "once");
+        assert!(!degraded.acquire_probe("a", now + EVERY));
+        assert!(degraded.acquire_probe("a", turn) && !degraded.acquire_probe("a", turn));
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl HealthHandle {
     }
 
     /// Shares with other processes which providers are degraded: when calls of several agents have failed in one of
-    /// them, all know, and when it has recovered, too. Once for a layer, from inside a tokio runtime; whether this was
+    /// them, all know, and when it has recovered, too; one of them at a time sends a probe. Once for a layer, from inside a tokio runtime; whether this was
     /// the first time. What an operator forces holds in its process. See [`shared`](steadfast_core::shared).
     ///
     /// # Panics

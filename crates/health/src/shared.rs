@@ -43,6 +43,8 @@ pub(crate) fn share(
         return false;
     }
     let providers = SharedFacts::new(shared, KIND, move |provider: &String| name(provider));
+    let turns = providers.clone();
+    state.degraded.set_turns(move |provider, now| turns.may_probe(&provider.to_owned(), now));
     let (of, known) = (Arc::downgrade(state), providers.clone());
     let hearing = providers.listen(move |name, found| {
         let state = of.upgrade();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use steadfast_core::{Failure, Reason, shared::EmbeddedStore};
 use steadfast_health::{HealthHandle, HealthPolicy, HealthStatus, ProviderHealthLayer};
-use tokio::time::{advance, sleep};
+use tokio::time::{Instant, advance, sleep};
 
 fn fleet<const N: usize>(store: &EmbeddedStore) -> [HealthHandle; N] {
     std::array::from_fn(|at| {
@@ -55,6 +55,44 @@ async fn what_is_degraded_for_one_is_for_all_until_one_sees_it_well() {
     for node in nodes.iter().chain([&late]) {
         assert!(node.degraded().is_empty());
     }
+}
+
+/// How many probes of one provider these nodes make within a time, each of which has a call once a second.
+async fn probes(nodes: &[HealthHandle], time: Duration) -> usize {
+    let mut probes = 0;
+    for _ in 0..time.as_secs() {
+        let now = Instant::now();
+        probes += nodes.iter().filter(|node| node.degraded().acquire_probe("openai", now)).count();
+        sleep(Duration::from_secs(1)).await;
+    }
+    probes
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_all_sees_whether_a_provider_is_well() {
+    let store = EmbeddedStore::new();
+    let nodes: [HealthHandle; 8] = fleet(&store);
+    fail(&nodes[0]);
+    heard().await;
+    // One in 10 s; that it is due somewhere else is found by a call that goes by.
+    let time = Duration::from_secs(300);
+    let made = probes(&nodes, time).await;
+    assert!((20..=30).contains(&made), "{made}");
+    // Whoever had the turn is gone: another one has it after a while.
+    let [_, left @ ..] = nodes;
+    let made = probes(&left, time).await;
+    assert!((15..=30).contains(&made), "{made}");
+    // Without the store each makes its part.
+    store.set_away(true);
+    let made = probes(&left, time).await;
+    assert!((10..=60).contains(&made), "{made}");
+    store.set_away(false);
+    heard().await;
+    for _ in 0..HealthPolicy::default().recover_after {
+        left[3].probed("openai", Ok(()));
+    }
+    heard().await;
+    assert!(left.iter().all(|node| node.degraded().is_empty()));
 }
 
 #[tokio::test(start_paused = true)]
