@@ -317,6 +317,8 @@ export const CHECKS = [
       await page.getByLabel("Reason").fill("nothing is so");
       await page.getByText("No request is like that.").waitFor();
       await page.getByRole("button", { name: "Clear" }).click();
+      // What is held is what is there.
+      await rows.first().waitFor();
       await page.getByRole("button", { name: "Hold still" }).click();
       const still = await rows.first().innerText();
       await sleep(1_500);
