@@ -52,6 +52,9 @@ struct Shared {
     turns: OnceLock<Turns>,
 }
 
+/// How long a process that has no turn asks for none.
+const TURN: Duration = Duration::from_secs(1);
+
 /// Whether it is this process that may probe a provider now.
 type Turns = Box<dyn Fn(&str, Instant) -> bool + Send + Sync>;
 
@@ -91,9 +94,8 @@ impl DegradedProviders {
         match entries.iter_mut().find(|entry| *entry.provider == *provider) {
             Some(entry) if entry.probe_from <= now => {
                 let is_own = self.0.turns.get().is_none_or(|may_probe| may_probe(provider, now));
-                if is_own {
-                    entry.probe_from = later(now, entry.probe_every);
-                }
+                let wait = if is_own { entry.probe_every } else { TURN };
+                entry.probe_from = later(now, wait);
                 is_own
             }
             _ => false,
@@ -188,6 +190,9 @@ mod tests {
         assert!(degraded.set_turns(move |provider, now| provider == "a" && now >= turn));
         assert!(!degraded.set_turns(|_, _| true), "once");
         assert!(!degraded.acquire_probe("a", now + EVERY));
+        // Or a call that does not get it would plan for it again, for ever.
+        assert!(!degraded.is_probe_due("a", now + EVERY));
+        assert!(degraded.is_probe_due("a", now + EVERY + TURN));
         assert!(degraded.acquire_probe("a", turn) && !degraded.acquire_probe("a", turn));
     }
 

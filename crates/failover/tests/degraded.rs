@@ -125,6 +125,20 @@ async fn one_call_in_ten_seconds_sees_whether_it_is_well_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_it_is_another_processs_turn_a_call_goes_where_it_would_have_gone() {
+    let providers = Providers::new();
+    let (layer, known) = degraded(&["a", "b"]);
+    let (layer, turn) = (layer.at_once(), Instant::now() + secs(15));
+    known.set_turns(move |_, now| now >= turn);
+    advance(secs(10)).await;
+    for _ in 0..5 {
+        assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "c");
+        advance(secs(1)).await;
+    }
+    assert_eq!(send(&layer, &providers, PlainRequest::new()).await.unwrap(), "a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_hangs_does_not_hold_its_caller() {
     let providers = Providers::new();
     let (layer, _) = degraded(&["a"]);
