@@ -47,7 +47,7 @@ pub(crate) fn sleepers(token: &str) -> Vec<i32> {
     let argument = format!("\0{token}\0");
     let sleeps = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-            line.ends_with(argument.as_bytes()) && !line.windows(2).any(|piece| piece == b"-c")
+            line.ends_with(argument.as_bytes()) && !line.windows(4).any(|piece| piece == b"\0-c\0")
         })
     };
     alive(token).into_iter().filter(sleeps).collect()
